@@ -6,25 +6,26 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// credit is the algorithm that counts granted units. In its state, A is the number of granted units
-// that are left, and B is their expiry time, in µs since 1970. A negative cost grants units for the
-// period of the limit. Cancel refunds spent units and leaves B unchanged.
+// The algorithm credit counts granted units. In a state, A is the number of granted units that are
+// left, and B is the expiry time of these units, in µs since 1970. A negative cost grants units for
+// the period of the limit. Cancel refunds spent units and leaves B unchanged.
 type credit struct{}
 
-// If too few units are left, RetryAfter is the constant retry, because nobody knows when more units
-// will be granted. During that time, quota.Hybrid refuses the key without a call to its store.
+// If too few units are left, RetryAfter is the constant retry, because it is not known when more
+// units will be granted. During that time, quota.Hybrid refuses the key without a call to the
+// wrapped store.
 const retry = time.Second
 
 // A state is kept for this time, in µs, after its last unit was spent. During this time Cancel can
-// refund units, because the state still contains their expiry time. If all such states were kept
-// until their units expire, a store would keep keys without units for up to 35 years.
+// refund units, because the state still contains the expiry time. If such states were kept until
+// the units expire, a store would keep keys without units for up to 35 years.
 const kept = int64(time.Hour / time.Microsecond)
 
 func (credit) Name() string   { return "credit" }
 func (credit) String() string { return "credit" }
 
-// Indivisible implements optional.Indivisible: the Quota is the time for which granted units
-// are valid.
+// Indivisible implements optional.Indivisible, because the Quota is the time for which granted
+// units are valid.
 func (credit) Indivisible() {}
 
 func (credit) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
@@ -71,8 +72,7 @@ func end(s *quota.State) int64 {
 	return s.B
 }
 
-// Cancel implements optional.Canceler: it refunds n units if the state still exists (see
-// kept).
+// Cancel implements optional.Canceler. It refunds n units if the state still exists (see kept).
 func (credit) Cancel(s quota.State, _ *quota.Limit, now, _, n int64) quota.State {
 	if at := max(now, s.At); end(&s) > at {
 		return state(at, min(s.A+n, quota.MaxTicks), s.B)
@@ -80,7 +80,7 @@ func (credit) Cancel(s quota.State, _ *quota.Limit, now, _, n int64) quota.State
 	return s
 }
 
-// Lua returns the same arithmetic as a script, for redisstore.Scripted.
+// Lua implements redisstore.Scripted. The code has the same arithmetic as the methods above.
 func (credit) Lua() string {
 	return `local most, kept = 1125899906842624, 3600000000 -- 2^50, and an hour in µs
 local function state(at, left, ends)
@@ -107,8 +107,8 @@ end
 // package, such as the algorithm for bans. Refusals by a Concurrent algorithm cannot be overridden
 // either.
 type Unpayable interface {
-	// Refusing takes a charge c that the limit did not refuse, and returns a charge that is refused
-	// if the limit has since begun to refuse the key. The Store adds the returned charge to the
-	// transaction in which granted units pay for other limits.
+	// Refusing returns a charge that the limit refuses if it has begun to refuse the key since it
+	// allowed the charge c. The Store adds the returned charge to the transaction in which granted
+	// units pay for other limits.
 	Refusing(c quota.Charge) quota.Charge
 }

@@ -1,13 +1,13 @@
-// Package credit gives keys extra units beyond a rule's limits, for example when a customer has
-// just paid.
+// Package credit grants extra units to keys, beyond a rule's limits, for example when a customer
+// has just paid.
 //
 //	paying := credit.New(store, credit.Options{Rules: []string{"api"}})
 //	limiter, err := weir.New(paying, weir.Options{Rules: rules}) // one of the rules is named "api"
 //	err = credit.Grant(ctx, paying, "api", "acme", 10_000, 24*time.Hour)
 //
-// When the rule's limits refuse a request, the units granted to the request's key pay for it, until
-// those units are used up or expire. Granted units are kept in the store, so all processes that
-// share the store see a grant within a second.
+// When the rule's limits refuse a request, the units granted to the request's key pay for the
+// request, until these units are used up or expire. Granted units are kept in the store, so all
+// processes that share the store see a grant within a second.
 package credit
 
 import (
@@ -20,18 +20,18 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a Store that wraps the store passed as next. If the limits of one of the named rules
-// refuse a charge, the Store pays for it with granted units. Each refusal under these rules
-// requires a second call to the wrapped store; refusals under other rules do not. New panics if
-// next is nil or if no rule is named.
+// New returns a Store that wraps the store next. If the limits of one of the named rules refuse a
+// charge, the Store pays for the charge with granted units. Each refusal under these rules requires
+// a second call to the wrapped store; refusals under other rules do not. New panics if next is nil
+// or if o.Rules is empty.
 //
-// The returned Store must be the outermost decorator. If it wraps a quota.Hybrid, most of the
-// second calls are answered from memory, because the Hybrid remembers for one second that a key has
-// no granted units.
+// The returned Store must be the outermost decorator. If it wraps a quota.HybridStore, most of the
+// second calls are answered from memory, because the HybridStore caches for one second that a key
+// has no granted units.
 //
 // Granted units pay for a request in full or not at all. Limits that admit the request are charged
-// as usual; granted units are spent only in place of the limits that refuse it. If a pause, a ban,
-// a Denied policy or a concurrency limit refuses the request, no granted units are spent. A rule in
+// as usual; granted units replace only the limits that refuse the request. If a pause, a ban, a
+// Denied policy or a concurrency limit refuses the request, no granted units are spent. A rule in
 // shadow mode never spends granted units, because it refuses no requests. The events of such a rule
 // therefore also report refusals that granted units would have prevented. If the second call to the
 // wrapped store fails, the request is refused.
@@ -40,10 +40,10 @@ import (
 // limit or the granted units can pay for the whole charge. quota.AllowAtMost and quota.ModeAtMost
 // spend the limits' units first, and then granted units in a separate call.
 //
-// In the Decision for a charge that was paid with granted units, the At field is Paid, and the
-// Remaining field is the number of units left under the limit that refused the charge. If the
-// rule's Settle function refunds such a charge, the units are granted again, unless they have
-// expired. The refund is also lost if the key has had no granted units for an hour or more.
+// In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is the
+// number of units left under the limit that refused the charge. If the rule's Settle function
+// refunds such a charge, the units are granted again, unless they have expired. The refund is also
+// lost if the key has had no granted units for an hour or more.
 func New(next quota.Store, o Options) *Store {
 	switch {
 	case safe.Nil(next):
@@ -66,13 +66,13 @@ type Store struct {
 	rules []string
 }
 
-// Grant gives a key extra units under a rule: at least 1, and at most 2^50. They expire after d, or
-// after 35 years if d is 0. They are added to any units left from earlier grants, up to 2^50 in
-// total. The earlier units and the new ones then all expire at the later of the two expiry times.
+// Grant grants 1 to 2^50 extra units to a key under a rule. The units expire after d, or after 35
+// years if d is 0. They are added to any units left from earlier grants, up to 2^50 in total. All
+// these units then expire together, at the later of the two expiry times.
 //
 // If only the second store of a quota.Fallback has recorded the units, Grant returns an error that
-// wraps quota.ErrFellBack, because the units last only until the first store works again. Then call
-// Grant again.
+// wraps quota.ErrFellBack, because the units are lost when the first store works again. After that,
+// call Grant again.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
@@ -122,8 +122,8 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 // be refunded only through a store returned by New.
 const Paid = 1
 
-// Unpaid returns the store that was passed to New. Calls to it spend no granted units. See
-// optional.Payer.
+// Unpaid implements optional.Payer. It returns the store that was passed to New, in which calls
+// spend no granted units.
 func (s *Store) Unpaid() quota.Store { return s.next }
 
 // Take implements quota.Store.
@@ -145,14 +145,14 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	return nil
 }
 
-// Limits have refused t. pay tries to pay for it with granted units. If they are not enough, t
-// stays refused.
+// pay tries to pay with granted units for the transaction t, which limits have refused. If there
+// are not enough granted units, t remains refused.
 func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 	refused := make([]bool, len(t.Charges))
 	for i := range t.Decisions {
 		refused[i] = !t.Decisions[i].Allowed
 	}
-	for range t.Charges { // quota.Hybrid may report only one of the limits that refuse
+	for range t.Charges { // a HybridStore may report only one of the limits that refuse t
 		p, where := s.payment(t, refused)
 		if p == nil || s.next.Take(ctx, p) != nil {
 			return
@@ -164,7 +164,7 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 		}
 		for i, j := range where {
 			if !p.Decisions[j].Allowed {
-				if refused[i] { // the key has too few units
+				if refused[i] { // the key has too few granted units
 					return
 				}
 				refused[i], t.Decisions[i] = true, p.Decisions[j]
@@ -173,10 +173,10 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 	}
 }
 
-// payMore pays for the units, up to t.Most, that the limits have not admitted.
+// payMore pays for the units that the limits have not admitted, up to t.Most in total.
 func (s *Store) payMore(ctx context.Context, t *quota.Transaction) {
 	refused := make([]bool, len(t.Charges))
-	for range t.Charges { // each time, one more limit has no units left
+	for range t.Charges { // in each iteration, one more limit may have no units left
 		for i, d := range t.Decisions {
 			refused[i] = refused[i] || !d.Allowed || d.Remaining >= 0 && d.Remaining < t.Charges[i].Cost
 		}
@@ -227,9 +227,9 @@ func (s *Store) count(ctx context.Context, t *quota.Transaction) {
 	}
 }
 
-// payment returns a transaction in which granted units pay for the refused charges of t. Its second
-// result contains, for each charge of t, the index of the charge that replaces it in that
-// transaction. If a refused charge cannot be paid, payment returns no transaction.
+// payment returns a transaction in which granted units pay for the refused charges of t. For each
+// charge of t, the result where contains the index of the charge that replaces it in p. If a
+// refused charge cannot be paid, p is nil.
 func (s *Store) payment(t *quota.Transaction, refused []bool) (p *quota.Transaction, where []int) {
 	p = new(quota.Transaction)
 	for i, c := range t.Charges {
@@ -246,7 +246,7 @@ func (s *Store) payment(t *quota.Transaction, refused []bool) (p *quota.Transact
 	return p, where
 }
 
-// fill writes the decisions of p, which has paid for t, into t.
+// fill copies the decisions on p, which has paid for t, to t.
 func fill(t, p *quota.Transaction, where []int, refused []bool) {
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
@@ -284,8 +284,8 @@ func (s *Store) payable(c *quota.Charge) bool {
 
 func isPaid(c quota.Charge) bool { return c.Cost < 0 && c.Spent == Paid }
 
-// refund returns units. Units of paid charges become granted units again, and other
-// units return to their limits.
+// refund refunds units. Units of paid charges become granted units again, and all others are
+// refunded under their limits.
 func (s *Store) refund(ctx context.Context, t *quota.Transaction) error {
 	p := quota.Transaction{}
 	for _, c := range t.Charges {

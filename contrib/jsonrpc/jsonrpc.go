@@ -27,17 +27,17 @@ import (
 	"github.com/seed83679106/weir/internal/recorder"
 )
 
-// CodeLimited is the JSON-RPC error code for a refused request that OnLimited is normally used with.
-// The codes from −32768 to −32000 are reserved: the MCP specification of 2026-07-28 defines the
-// codes from −32099 to −32020, none of which is for a rate limit.
+// CodeLimited is the usual JSON-RPC error code for OnLimited. The codes from −32768 to −32000 are
+// reserved: the MCP specification of 2026-07-28 defines the codes from −32099 to −32020, none of
+// which is for a rate limit.
 const CodeLimited = 429
 
 // Cost returns a function for Rule.Cost that charges 1 unit for a single request and 1 unit for
 // each element of a batch. The function reads at most the first max bytes of the body, and the
-// handler can still read the whole body. A body that begins with "{" costs 1 unit, however long it
-// is. An empty body also costs 1 unit. Any other body is refused if it is longer than max bytes,
-// cannot be read, or is not valid JSON in UTF-8, because it could be a batch of any size. A body
-// with a Content-Encoding, such as gzip, is also refused. Cost panics if max is below 1.
+// handler can still read the whole body. A body that begins with "{" costs 1 unit, whatever its
+// length, and so does an empty body. Any other body could be a batch of any size, so the request is
+// refused if the body is longer than max bytes, cannot be read, or is not valid JSON in UTF-8. A
+// request with a Content-Encoding, such as gzip, is also refused. Cost panics if max is below 1.
 func Cost(max int64) func(*http.Request) int64 {
 	mustBePositive("Cost", max)
 	return func(r *http.Request) int64 {
@@ -55,14 +55,14 @@ func Cost(max int64) func(*http.Request) int64 {
 		switch {
 		case !ok:
 			return -1
-		case value[0] != '[': // the server refuses it
+		case value[0] != '[': // neither a request nor a batch, so the server refuses the body
 			return 1
 		}
 		n := int64(0)
 		for range jsonbody.Elements(value) {
 			n++
 		}
-		if n == 0 { // the same
+		if n == 0 { // an empty batch, which the server refuses too
 			n = 1
 		}
 		return n
@@ -70,15 +70,15 @@ func Cost(max int64) func(*http.Request) int64 {
 }
 
 // OnLimited returns a handler for Options.OnLimited. It responds to a refused request with status
-// 200 and a JSON-RPC error that has the request's id, the given code and a readable message.
-// The error's data member contains the reason for the refusal. If waiting helps, the data member
-// also contains retryAfter, the number of seconds in the Retry-After header field. A batch gets one
-// error per request.
+// 200 and a JSON-RPC error that has the request's id, the given code and a readable message. The
+// error's data member contains the reason for the refusal. If waiting helps, the data member also
+// contains retryAfter, the number of seconds in the Retry-After header field. The response to a
+// batch contains one error for each request.
 //
-// The handler calls weir.Refuse instead if the request is a notification (which has no id) or a
-// batch of more than 100 requests, or if the body is missing (as in an MCP client's GET), is longer
-// than max bytes, or is not JSON-RPC. The handler reads the body before it responds; to limit how
-// long that takes, set ReadTimeout on the server. Do not use OnLimited for a proxy's authorization
+// Instead, the handler calls weir.Refuse if the request is a notification (which has no id) or a
+// batch of more than 100 requests, or if the body is missing (as in an MCP client's GET), longer
+// than max bytes, or not JSON-RPC. The handler reads the body before it responds. To limit how long
+// reading takes, set ReadTimeout on the server. Do not use OnLimited for a proxy's authorization
 // requests (forward auth), because the proxy would allow every request that gets status 200.
 // OnLimited panics if max is below 1.
 func OnLimited(max int64, code int) http.Handler {
@@ -118,11 +118,12 @@ func OnLimited(max int64, code int) http.Handler {
 		}
 		recorder.SetDeliberate(w)
 		w.WriteHeader(http.StatusOK)
-		w.Write(append(all, '\n')) // an error means that the client is gone
+		w.Write(append(all, '\n')) // after an error, the client is gone
 	})
 }
 
-// mostErrors bounds the response to a batch, which could otherwise be many times as long as the batch.
+// mostErrors bounds the length of the response to a batch, which could otherwise be many times as
+// long as the batch.
 const mostErrors = 100
 
 func mustBePositive(name string, max int64) {
@@ -145,7 +146,8 @@ func appendID(ids [][]byte, call []byte) [][]byte {
 	return append(ids, id)
 }
 
-// errorOf returns the error of a refused request. Its message is package weir's plain text.
+// errorOf returns the JSON-RPC error for a refused request. The message is the plain text of
+// package weir.
 func errorOf(r *http.Request, h http.Header, code int) []byte {
 	call := answer.Call{RetryAfter: h.Get(headers.RetryAfter)}
 	weir.Refuse(&call, r)
@@ -158,7 +160,7 @@ func errorOf(r *http.Request, h http.Header, code int) []byte {
 		reason = a.Refusal.Reason
 	}
 	seconds, _ := strconv.Atoi(call.RetryAfter)
-	b, _ := json.Marshal(struct { // which can always be marshalled
+	b, _ := json.Marshal(struct { // this struct can always be marshalled
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 		Data    data   `json:"data"`

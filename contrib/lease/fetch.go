@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A fetch obtains the units of one call, and units for later calls. Callers share a fetch, so it
-// does not stop if the caller that began it gives up.
+// A fetch obtains the units for one call, and a lease with units for later calls. Several callers
+// may wait for the same fetch, so it does not stop if the caller that began it gives up.
 type fetch struct {
 	t    quota.Transaction
 	more int64 // calls that the lease will serve
@@ -19,15 +19,15 @@ type fetch struct {
 	err  error
 }
 
-// begin starts a fetch of the units of one call and of a lease for k more calls. The
-// caller of begin holds s.mu.
+// begin starts a fetch of the units for one call and of a lease for k more calls. The caller holds
+// s.mu.
 func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 	f := &fetch{t: quota.Transaction{Charges: slices.Clone(e.charges)}, more: k, done: make(chan struct{})}
 	for i := range f.t.Charges {
 		f.t.Charges[i].Cost *= 1 + k
 	}
 	e.fetch = f
-	old := e.end() // the unused units of the previous lease can no longer be used
+	old := e.end() // from now on, unused units of the previous lease cannot be used
 	l.calls.Add(1)
 	go func() {
 		defer l.calls.Done()
@@ -41,7 +41,7 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 }
 
 // await waits for a fetch, and reports whether the fetch or its lease has made the decision on t.
-// own reports whether the fetch was begun for t.
+// The argument own is true if the fetch was begun for t.
 func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool,
 	t *quota.Transaction) (decided bool, err error) {
 	select {
@@ -53,7 +53,7 @@ func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own boo
 		return false, f.err
 	}
 	if own {
-		if !f.t.Allowed() { // t may still fit without a lease
+		if !f.t.Allowed() { // without a lease, t may still fit
 			return false, nil
 		}
 		f.answer(t)
@@ -69,8 +69,8 @@ func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own boo
 	return true, nil
 }
 
-// install begins a lease with the units of a fetch. If the answer came after the TTL of
-// the lease or after Close, install returns a transaction that refunds the units.
+// install begins a lease with the units of a fetch. If the lease has already expired when the
+// answer arrives, or if the Store is closed, install returns a transaction that refunds the units.
 func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *quota.Transaction) {
 	answered := l.now()
 	s.mu.Lock()
@@ -99,8 +99,8 @@ func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *quota.T
 	return nil
 }
 
-// answer copies the decisions of the fetch to t, the transaction for which the fetch was
-// begun, and adds the units of the lease to Remaining.
+// answer copies the decisions of the fetch to t, the transaction for which the fetch was begun, and
+// adds the units of the new lease to Remaining.
 func (f *fetch) answer(t *quota.Transaction) {
 	t.SetResult(&f.t.Result)
 	for i := range t.Decisions {
@@ -114,7 +114,7 @@ func (f *fetch) answer(t *quota.Transaction) {
 func (l *Store) expire(s *shard, e *lease) {
 	s.mu.Lock()
 	var back *quota.Transaction
-	if l.now() >= e.until { // otherwise the timer was for the previous lease
+	if l.now() >= e.until { // if not, the timer was for the previous lease
 		back = e.end()
 	}
 	if back == nil {
@@ -127,9 +127,8 @@ func (l *Store) expire(s *shard, e *lease) {
 	l.refund(context.Background(), back)
 }
 
-// refund refunds unused units. It tries only once, because after an error the units may
-// have been refunded nevertheless, and a second refund would free units that other
-// callers have spent.
+// refund refunds unused units. It tries only once, because the units may have been refunded despite
+// an error. A second refund would then free units that other callers have spent.
 func (l *Store) refund(ctx context.Context, backs ...*quota.Transaction) error {
 	var errs []error
 	for _, t := range backs {

@@ -10,40 +10,42 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A lease counts the calls that have the same list of charges, and holds units for later calls.
+// A lease belongs to a list of charges. It counts the calls with these charges, and holds units for
+// later calls.
 type lease struct {
-	charges []quota.Charge // of one call
+	charges []quota.Charge // the charges of one call
 
 	since, count int64 // when the current count of calls began, and the number of calls since then
 	seen         int64 // calls per TTL in the previous count
 
-	noted int64            // when next last answered
+	noted int64            // when the wrapped store last answered
 	last  []quota.Decision // the decisions of that answer; empty after an error
 
-	fetch     *fetch           // the fetch that has not ended, or nil
-	held      int64            // calls that the lease can still serve
-	unused    int64            // calls whose units are spent in next but not used yet
-	sent      int64            // when the fetch called next
-	answered  int64            // when next answered
+	fetch     *fetch           // the fetch in progress, or nil
+	held      int64            // how many calls the lease can still serve
+	unused    int64            // for how many calls units are spent in the wrapped store but not used
+	sent      int64            // when the fetch called the wrapped store
+	answered  int64            // when the wrapped store answered the fetch
 	until     int64            // when the lease expires
-	at        time.Time        // the At of the answer
-	decisions []quota.Decision // the decisions of the answer
+	at        time.Time        // the At of that answer
+	decisions []quota.Decision // the decisions of that answer
 	timer     *time.Timer
 }
 
-// A shard holds the leases of some fingerprints, behind one mutex.
+// A shard holds the leases for a part of the fingerprints. One mutex guards all of them.
 type shard struct {
 	mu     sync.Mutex
 	closed bool
 	most   int               // the maximum number of leases in the map known
-	known  map[uint64]*lease // leases by the fingerprint of their charges
+	known  map[uint64]*lease // the key is the fingerprint of the charges
 	once   [64]uint64        // recent fingerprints that were seen once
 	hits   int64
 	_      [64]byte // keeps the next shard off the cache line
 }
 
-// find returns the lease of t. If there is none, find makes one, provided that t may have a lease,
-// that t was seen before, and that there is room. Otherwise find returns nil.
+// find returns the lease for the charges of t. If there is none, find creates one, but only if t
+// may have a lease, if the charges were seen before, and if there is room. Otherwise, find returns
+// nil.
 func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *lease {
 	old := s.known[id]
 	switch {
@@ -58,7 +60,7 @@ func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *leas
 	}
 	ttl := int64(l.o.TTL)
 	switch {
-	case old != nil && !old.over(now, ttl): // other charges with the same fingerprint are in use
+	case old != nil && !old.over(now, ttl): // the lease for other charges with the same fingerprint is in use
 		return nil
 	case old == nil && len(s.known) >= s.most && !s.makeRoom(now, ttl):
 		return nil
@@ -71,7 +73,7 @@ func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *leas
 	return e
 }
 
-// makeRoom looks at up to 8 leases and deletes one that is no longer used. It reports
+// makeRoom examines up to 8 leases, and deletes the first one that is no longer used. It reports
 // whether it has deleted a lease.
 func (s *shard) makeRoom(now, ttl int64) bool {
 	looked := 0
@@ -99,14 +101,14 @@ func leasable(t *quota.Transaction) bool {
 	return t.Validate() == nil
 }
 
-// over reports whether a lease can be deleted. It can if it holds no units, has no fetch, and began
-// its count more than two TTLs ago. In this case, no call has come in the last TTL.
+// over reports whether a lease can be deleted: it holds no units, has no fetch, and began its
+// current count more than two TTLs ago. In the last TTL there has then been no call.
 func (e *lease) over(now, ttl int64) bool {
 	return e.fetch == nil && e.unused == 0 && now-e.since > 2*ttl
 }
 
-// tick counts a call. After a TTL it begins a new count, and sets e.seen to the number of
-// calls per TTL in the old count.
+// tick counts a call. If the current count began a TTL ago or earlier, tick begins a new one, and
+// sets e.seen to the number of calls per TTL in the old one.
 func (e *lease) tick(now, ttl int64) {
 	if gone := now - e.since; gone >= ttl {
 		e.seen = int64(float64(e.count) * float64(ttl) / float64(gone))
@@ -115,21 +117,22 @@ func (e *lease) tick(now, ttl int64) {
 	e.count++
 }
 
-// note records the decisions in an answer of the wrapped store. From these, want computes the size
-// of a lease.
+// note records the decisions in an answer from the wrapped store. The method want uses them to
+// compute the size of a lease.
 func (e *lease) note(t *quota.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }
 
 // want returns the number of calls that a lease should cover. This is the number of calls in the
-// last TTL, but the lease may take at most Fraction of the Remaining in the newest answer of the
-// wrapped store. 0 means no lease.
+// last TTL, but the lease takes at most Fraction of the Remaining in the newest answer from the
+// wrapped store. The result 0 means no lease.
 //
 // Under a meter (GCRA and the buckets), spent units are a debt that drains. These units are never
-// refunded, so a lease takes at most as many units as drain in a TTL. When a unit has drained,
-// other callers can use its room in the meter, so the lease must no longer use the unit. If the
-// debt is so small that it drains within the TTL, units of the lease itself drain in the remaining
-// time of the TTL. want therefore adds as many calls as these units would serve.
+// refunded, so a lease takes at most as many units as drain in a TTL. When a unit has drained, the
+// meter has room for a unit of another caller, so the lease must no longer use the drained unit. If
+// the debt is so small that it drains before the TTL is over, units of the lease itself drain in
+// the remaining time. The lease therefore covers as many additional calls as these units would
+// serve.
 func (e *lease) want(now int64, o *Options) int64 {
 	since := now - e.noted
 	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
@@ -152,14 +155,14 @@ func (e *lease) want(now int64, o *Options) int64 {
 	return 0
 }
 
-// If the lease has units for t, serve allows t from memory and returns true. Otherwise it
-// returns false.
+// If the lease has units for t, serve allows t without calling the wrapped store, and returns true.
+// Otherwise it returns false.
 func (e *lease) serve(t *quota.Transaction, now int64) bool {
-	now = max(now, e.answered) // the fetch may have returned while the caller waited for the lock
+	now = max(now, e.answered) // the fetch may have ended while the caller waited for the lock
 	if e.held == 0 || now >= e.until {
 		return false
 	}
-	since := (now - e.sent + 999) / 1000 // the longest time, in µs, that can have passed since the units were spent
+	since := (now - e.sent + 999) / 1000 // at most this many µs have passed since the units were spent
 	n := e.held
 	for i := range e.charges {
 		c := &e.charges[i]
@@ -186,7 +189,8 @@ func (e *lease) serve(t *quota.Transaction, now int64) bool {
 	return true
 }
 
-// end ends a lease and returns a transaction that refunds its units, or nil.
+// end ends a lease. It returns a transaction that refunds the unused units, or nil if there is
+// nothing to refund.
 func (e *lease) end() *quota.Transaction {
 	n := e.unused
 	e.held, e.unused = 0, 0

@@ -1,11 +1,11 @@
 // Package lease spends units for busy keys in advance, and then allows requests without calling
-// Redis. One call to Redis thus serves many requests.
+// Redis. A single call to Redis thus serves many requests.
 //
 //	leases := lease.New(quota.Coalesce(store), lease.Options{})
 //	defer leases.Close(ctx) // returns the unused units
 //	limit := weir.Middleware(leases, "all", weir.Global(), algorithms.GCRA(10_000, time.Second))
 //
-// Use this package if a single key, such as that of weir.Global(), gets more requests than Redis
+// Use this package if a single key, such as the key of weir.Global(), gets more requests than Redis
 // can handle one by one.
 //
 // # What it costs
@@ -40,32 +40,32 @@ import (
 )
 
 // A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit must
-// hold as if the units were spent at the instants at which they are used. A Leaser must have a
+// hold as if each unit were spent at the instant at which it is used. A Leaser must have a
 // comparable type. An algorithm can implement Leaser without importing this package.
 type Leaser interface {
 	optional.Canceler
 
 	// Usable returns how many of n leased units can still be used at the instant now without
 	// exceeding the limit. The units were spent by the decision d at the earlier instant at. Both
-	// instants are in µs since 1970. The caller never uses more units than the result. In the
-	// next call, n is therefore at most this result minus the units used since.
+	// instants are in µs since 1970. The caller never uses more units than the result. In the next
+	// call, n is therefore at most this result minus the number of units used since then.
 	Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64
 
-	// Drains reports whether unused units become available again by themselves, at the rate of
-	// the limit. If it returns true, the caller does not return unused units, because other
-	// requests may already have been admitted in their place. If it returns false, the caller
-	// returns unused units with Cancel.
+	// Drains reports whether unused units become available again by themselves, at the rate of the
+	// limit. If they do, the caller does not return unused units, because other requests may
+	// already have been admitted in their place. Otherwise, the caller returns unused units by
+	// Cancel.
 	Drains() bool
 }
 
 // Options are the options for New. The zero value is ready to use.
 type Options struct {
 	// TTL is the maximum lifetime of a lease, at least 1 ms; 0 means 100 ms. Until a lease expires,
-	// other processes cannot use its units, and Remaining may be out of date.
+	// other processes cannot use the leased units, and Remaining may be out of date.
 	TTL time.Duration
 
-	// Fraction is the largest fraction of the remaining units that a lease may take, above 0 and
-	// at most 1. 0 means an eighth.
+	// Fraction is the maximum fraction of the remaining units that a lease may take, above 0 and at
+	// most 1; 0 means an eighth.
 	Fraction float64
 
 	// MaxKeys is the maximum number of keys whose calls the Store counts. Only these keys can
@@ -78,38 +78,38 @@ type Options struct {
 // for a busy key, it may take more units than the call needs. It then allows later calls from
 // memory until these units are used up or the lease expires.
 //
-// A lease covers as many calls as the key received during the previous TTL, but never takes more
-// than Options.Fraction of the remaining units. If these units are not enough for two calls, no
-// lease is taken, and each call goes to the wrapped store. A key near its limit therefore has no
+// A lease covers as many calls as there were for the key during the previous TTL, but never takes
+// more than Options.Fraction of the remaining units. If these units are not enough for two calls,
+// no lease is taken, and each call goes to the wrapped store. A key near its limit therefore has no
 // leases, and its last units go to whichever process calls first. Every refusal comes from the
 // wrapped store. Under GCRA, TokenBucket and LeakyBucket, a lease contains at most as many units as
 // drain in one TTL. With a TTL of 100 ms, limits of fewer than 20 units per second therefore have
 // no leases.
 //
 // The limit is never exceeded, because leased units have already been spent in the wrapped store,
-// and the Store uses them only while they still count there. However, if n leased units are
-// refunded or forgotten (by a negative cost, Reset or ModeForget), up to n extra units may be
-// admitted.
+// and the Store uses these units only while they still count in that store. However, if n leased
+// units are refunded or forgotten (by a negative cost, Reset or ModeForget), up to n extra units
+// may be admitted.
 //
 // When a lease expires, the Store returns unused units with one more call to the wrapped store. If
-// Leaser.Drains reports true, this call is not needed, because the units become available again
+// Leaser.Drains returns true, this call is not needed, because the units become available again
 // within one more TTL. If the process dies or the call fails, the unused units stay unavailable
-// until their window ends. Their number is limited: for each combination of process, key and cost,
-// it is at most Options.Fraction of the remaining units.
+// until their window ends. For each combination of process, key and cost, these are at most
+// Options.Fraction of the remaining units.
 //
 // Calls share a lease only if they have the same list of charges, including costs and limits. The
-// Store passes a transaction directly to the wrapped store if the transaction's Mode is not
-// ModeSpend, if its Within is set, or if any charge has a Cost of 0 or less, a Key longer than 128
-// bytes, or an algorithm that is not a Leaser, such as SlidingLog. A call that arrives while a
-// lease is being fetched waits for the fetch to finish. If the fetch fails, the waiting call
-// returns the same error.
+// Store passes a transaction directly to the wrapped store if its Mode is not ModeSpend, if its
+// Within is set, or if a charge has a Cost of 0 or less, a Key longer than 128 bytes, or an
+// algorithm that is not a Leaser, such as SlidingLog. A call that arrives while a lease is being
+// fetched waits for the fetch to finish. If the fetch fails, the waiting call returns the same
+// error.
 //
 // If a decision is made from a lease, its Allowed field is still exact. The other fields are based
 // on the last call to the wrapped store, which was at most one TTL ago, and on the units that this
-// Store has used since.
+// Store has used since that call.
 //
 // Put quota.Fallback around the Store; otherwise, units taken from one store could be returned to
-// the other. Put quota.Share inside the Store:
+// the other. If you use quota.Share, put it inside the Store:
 //
 //	leases := lease.New(quota.Coalesce(redis), lease.Options{})
 //	store := quota.Fallback(quota.Breaker(leases, quota.BreakerOptions{}), memory, quota.FallbackOptions{})
@@ -156,13 +156,13 @@ type Store struct {
 	next   quota.Store
 	o      Options
 	seed   maphash.Seed
-	start  time.Time // all instants in this package are in ns since start, on the monotonic clock
+	start  time.Time // all instants in this package are in ns since start, by the monotonic clock
 	shards []shard
 	misses atomic.Int64
-	calls  sync.WaitGroup // calls of the wrapped store on goroutines of this Store
+	calls  sync.WaitGroup // calls to the wrapped store in goroutines of this Store
 }
 
-// Server implements optional.Server, for the wrapped store.
+// Server implements optional.Server if the wrapped store does.
 func (l *Store) Server(t *quota.Transaction) string {
 	if next, ok := l.next.(optional.Server); ok {
 		return next.Server(t)
@@ -222,14 +222,14 @@ func (l *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	return l.passThrough(ctx, s, e, t)
 }
 
-// call passes t to next.
+// call passes t to the wrapped store.
 func (l *Store) call(ctx context.Context, t *quota.Transaction) error {
 	l.misses.Add(1)
 	return l.next.Take(ctx, t)
 }
 
-// passThrough passes t to next, and records the decisions for want, which computes the size of the
-// next lease.
+// passThrough passes t to the wrapped store, and records the decisions, from which the size of the
+// next lease is computed.
 func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Transaction) error {
 	err := l.call(ctx, t)
 	if err == nil {
@@ -243,8 +243,9 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Tr
 
 // Close returns the unused units of all leases to the wrapped store. It waits for calls that are
 // taking or returning leased units. Later calls to Take go to the wrapped store. If ctx is done
-// first, Close returns ctx.Err(). Otherwise, it returns all errors that occurred while units were
-// being returned. Units that could not be returned stay unavailable until their window ends.
+// before these calls end, Close returns ctx.Err(). Otherwise, it returns all errors that occurred
+// while units were being returned. Units that could not be returned stay unavailable until their
+// window ends.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {
@@ -282,14 +283,15 @@ func (l *Store) Close(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// id returns the fingerprint of the charges of t. ok is false if t must be passed to next.
+// id returns the fingerprint of the charges of t. The result ok is false if t must be passed to the
+// wrapped store.
 func (l *Store) id(t *quota.Transaction) (id uint64, ok bool) {
 	if t.Mode != quota.ModeSpend || t.Within > 0 || len(t.Charges) == 0 {
 		return 0, false
 	}
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		if c.Cost <= 0 || storedkey.Of(c.Key) != c.Key { // a long key; a Limiter sends its digest instead
+		if c.Cost <= 0 || storedkey.Of(c.Key) != c.Key { // a key this long does not come from a Limiter, which sends a digest instead
 			return 0, false
 		}
 		key, rule := maphash.String(l.seed, c.Key), maphash.String(l.seed, c.Rule)

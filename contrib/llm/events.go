@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// A reader finds the usage in a response while the response is forwarded. The usage is in one JSON
-// object or, if stream is true, in the JSON of the data fields of server-sent events. The last
-// event marks the response as complete.
+// A reader finds the usage in a response while the response is being forwarded. The response is a
+// JSON object or, if stream is true, a sequence of server-sent events with JSON in their data
+// fields. After the last event, the response is complete.
 type reader struct {
 	scanner
 	stream bool
-	column int    // how many bytes of the line were read
-	data   bool   // the line is a data field
+	column int    // how many bytes of the current line were read
+	data   bool   // the current line is a data field
 	begin  []byte // the first bytes of the event's data
-	after  byte   // the last byte
+	after  byte   // the last byte read
 	n      int64  // number of complete events
 }
 
 const (
 	dataField = "data:"
-	doneData  = "[DONE]" // of the last event of Chat Completions
+	doneData  = "[DONE]" // the data of the last event of Chat Completions
 )
 
 // write returns true once the response is complete.
@@ -46,7 +46,7 @@ func (r *reader) write(p []byte) (complete bool) {
 	return complete
 }
 
-// line reads a piece of a line.
+// line reads a part of a line.
 func (r *reader) line(p []byte) {
 	for ; len(p) > 0 && r.column < len(dataField); p = p[1:] {
 		if r.column == 0 {
@@ -85,12 +85,12 @@ func (r *reader) endLine() (complete bool) {
 	return complete
 }
 
-// A body is the body of a response whose usage is reported once, at its end. It may be closed during
-// a Read.
+// A body is a response body at whose end the usage is reported once. Close may be called during a
+// Read.
 type body struct {
 	io.ReadCloser
 	report  func(u Usage, whole bool)
-	missing func() // called if the response is complete and states no usage
+	missing func() // called if a complete response does not state its usage
 
 	mu       sync.Mutex
 	reader   *reader

@@ -1,5 +1,5 @@
-// Package llm lets a weir.Limiter limit the tokens that clients of a language model API use, or the
-// money that they spend.
+// Package llm allows a weir.Limiter to limit how many tokens clients of a language model API use,
+// or how much money they spend.
 //
 //	package main
 //
@@ -31,16 +31,15 @@
 //		}))))
 //	}
 //
-// Each request first reserves the tokens of its input and the most that its response may use. When
-// the response is complete, the unused tokens are refunded. If the response ends early, the request
-// is charged the reserved tokens or the usage that the response has stated so far, whichever is
-// more.
+// Each request first reserves the tokens of its input, and as many tokens as the response may use.
+// When the response is complete, the unused tokens are refunded. If the response ends early, the
+// request is charged the reserved tokens or the usage stated so far, whichever is more.
 //
 // # APIs
 //
 // The package supports OpenAI's API formats (Chat Completions, Responses and Embeddings), which
-// many other servers also use, and Anthropic's Messages format. The page docs/llm.md in the
-// repository shows a complete gateway.
+// many other servers also use, and Anthropic's Messages format. The page docs/llm.md shows a
+// complete gateway.
 package llm
 
 import (
@@ -65,7 +64,7 @@ import (
 
 // Usage contains the token counts that a response reports.
 type Usage struct {
-	Model      string // as named in the response, at most 128 bytes
+	Model      string // the name in the response, at most 128 bytes
 	Input      int64  // input tokens, excluding those read from or written to a cache
 	CacheRead  int64  // input tokens read from a cache
 	CacheWrite int64  // input tokens written to a cache
@@ -86,20 +85,20 @@ func (u Usage) Total() (sum int64) {
 // weir.Transport. If it is the Transport of an httputil.ReverseProxy, they count under the rules of
 // the Limiter that wraps the proxy.
 //
-// Only responses to POST requests are expected to use tokens. The usage is reported after the last
-// byte of a JSON response or the last event of a stream. For a response with status 400 or above, a
-// zero Usage is reported. Fractional counts are rounded up.
+// Only responses to POST requests are expected to use tokens. The Transport reports the usage after
+// the last byte of a JSON response or the last event of a stream. For a response with status 400 or
+// above, it reports a zero Usage. Fractional counts are rounded up.
 //
 // The usage is incomplete if the response ends prematurely, if its body is closed early, if it
 // contains no usage, or if it contains a count that is negative or above math.MaxInt64. The
-// Transport then reports what it knows with weir.ReportAtLeast, so that no reserved units are
-// refunded, and counts each event of a stream as at least one output token. The first time that a
-// complete response contains no valid usage, the Transport also logs a warning.
+// Transport then reports the usage known so far with weir.ReportAtLeast, so that no reserved units
+// are refunded. It counts each event of a stream as at least one output token. The first time that
+// a complete response contains no valid usage, the Transport also logs a warning.
 //
 // A stream of Chat Completions or Completions contains its usage only if the client sets
-// "stream_options": {"include_usage": true}, so the Transport sets it in requests whose path ends
-// with /completions and whose body is at most 1 MiB. The client then gets an additional event,
-// which contains the usage and no choices.
+// "stream_options": {"include_usage": true}, so the Transport sets this field in requests whose
+// path ends with /completions and whose body is at most 1 MiB. The client then gets an additional
+// event, which contains the usage and no choices.
 //
 // A Transport buffers at most 1 MiB of such a request, and less than a kilobyte of each response. It
 // removes Accept-Encoding from requests, because it cannot read compressed responses. An
@@ -108,10 +107,10 @@ type Transport struct {
 	// Base sends requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// Report is called with the usage of a response and the context of its request. It calls report
-	// for each unit, such as tokens and the price in micro-dollars. The argument report is
-	// weir.ReportUsage or, if the usage may be incomplete, weir.ReportAtLeast. If Report is nil,
-	// the Transport calls report with the unit "tokens" and Usage.Total.
+	// Report is called with the usage of a response and the context of its request. It must call
+	// the argument report for each unit, such as tokens and the price in micro-dollars. This
+	// argument is weir.ReportUsage or, if the usage may be incomplete, weir.ReportAtLeast. If
+	// Report is nil, the Transport calls report with the unit "tokens" and Usage.Total.
 	Report func(ctx context.Context, u Usage, report func(ctx context.Context, unit string, used int64))
 
 	// Logger logs the warning about missing usage; nil means slog.Default().
@@ -148,7 +147,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		includeUsage(r)
 	}
 	res, err := t.base().RoundTrip(r)
-	if err != nil || res == nil || res.StatusCode < 200 { // such as a WebSocket
+	if err != nil || res == nil || res.StatusCode < 200 { // a status below 200, as for a WebSocket, has no body with usage
 		return res, err
 	}
 	report := func(u Usage, whole bool) { t.report(r.Context(), u, whole) }
@@ -188,7 +187,8 @@ func (t *Transport) warn(ctx context.Context) {
 		"likely", "the server does not report usage, the response is compressed, or it is of another API")
 }
 
-// includeUsage makes a stream state its usage. r is a copy whose body may be replaced.
+// includeUsage changes a request so that the stream in the response states its usage. The request r
+// is a copy whose body may be replaced.
 func includeUsage(r *http.Request) {
 	object, ok := jsonbody.Peek(r, maxBody).Value()
 	if !ok || len(object) == 0 || object[0] != '{' {
@@ -206,7 +206,7 @@ func includeUsage(r *http.Request) {
 				return
 			}
 		}
-		begin = cap(object) - cap(options) // options is a part of object
+		begin = cap(object) - cap(options) // options is a subslice of object
 		end, insert = begin+len(options), `{"include_usage":true}`
 	}
 	text := slices.Concat(object[:begin], []byte(insert), object[end:])
@@ -218,7 +218,8 @@ func includeUsage(r *http.Request) {
 	r.ContentLength, r.TransferEncoding = int64(len(text)), nil
 }
 
-// readerOf returns a reader for a response with these header fields, or nil if no reader fits them.
+// readerOf returns a reader for a response with the given header, or nil if such a response cannot
+// contain usage.
 func readerOf(h http.Header) *reader {
 	if e := h.Get("Content-Encoding"); e != "" && e != "identity" {
 		return nil
@@ -231,27 +232,27 @@ func readerOf(h http.Header) *reader {
 	return &reader{scanner: scanner{found: found{counts: map[string]int64{}}}, stream: stream}
 }
 
-// maxBody is the maximum number of bytes of a request that are read.
+// maxBody is the maximum number of bytes that are read from a request body.
 const maxBody = 1 << 20
 
-// MaxTokens returns a function for Rule.Cost that returns the most tokens that a request may use: one
-// for each byte of its body, and its output. The output is the largest of the JSON fields
-// max_tokens, max_completion_tokens and max_output_tokens, or the argument output if the request has
-// none of them. It is multiplied by the number of completions, which is the larger of n and best_of,
-// and by the number of prompts if the field prompt is an array of them.
+// MaxTokens returns a function for Rule.Cost that returns how many tokens a request may use at
+// most: one for each byte of its body, plus the tokens of the output. The latter are the largest of
+// the JSON fields max_tokens, max_completion_tokens and max_output_tokens, or the argument output
+// if the request has none of these. They are multiplied by the number of completions, which is the
+// larger of n and best_of, and by the number of prompts if the field prompt is an array of prompts.
 //
-// The result is never above most. The argument most should not exceed the Capacity of any limit of
-// the rule, because a limit never allows a cost above its capacity. The function returns most if
-// the body is longer than 1 MiB or is not a JSON object, if servers may read one of these fields in
-// several ways (it appears twice, or its name is spelled with other letter case), or if the request
-// continues a response, a conversation or a prompt that the server has stored. It refuses a request
-// with a Content-Encoding. It also refuses requests that run in the background, and batches
-// (requests with a field requests or input_file_id), because their responses do not state the
-// usage. If a request has no body, the function returns 1. MaxTokens panics if an argument is below
-// 1.
+// The result never exceeds the argument most, which should not exceed the Capacity of any limit of
+// the rule, because a limit never allows a cost above its capacity. The result is equal to most if
+// the body is longer than 1 MiB or is not a JSON object, if servers may interpret one of these
+// fields differently (because it appears twice, or its name has a different letter case), or if the
+// request continues a response, a conversation or a prompt that the server has stored. The function
+// refuses a request with a Content-Encoding. It also refuses requests that run in the background,
+// and batches (requests with the field "requests" or "input_file_id"), because the responses to
+// these do not state the usage. If a request has no body, the result is 1. MaxTokens panics if an
+// argument is below 1.
 //
 // Images, files and web pages that a body only refers to, and the results of a server's own tools,
-// are not counted. They are charged when the response states its usage.
+// are not counted. Their tokens are charged when the response states its usage.
 func MaxTokens(most, output int64) func(r *http.Request) int64 {
 	if most < 1 || output < 1 {
 		panic(fmt.Sprintf("llm: MaxTokens: most is %d and output is %d; want at least 1", most, output))
@@ -280,8 +281,8 @@ func MaxTokens(most, output int64) func(r *http.Request) int64 {
 	}
 }
 
-// largest returns the largest of n and the values of these fields. ok is false if one of them is
-// not an integer or is negative.
+// largest returns the largest of n and the values of the given fields. The result ok is false if a
+// value is negative or not an integer.
 func largest(found map[string][]byte, n int64, fields ...string) (_ int64, ok bool) {
 	ok = true
 	for _, field := range fields {
@@ -298,8 +299,8 @@ var fields = []string{
 	"previous_response_id", "conversation", "background", "requests", "input_file_id",
 }
 
-// fieldsOf returns the values of the fields in a body, except for null. ok is false if a server may
-// read other values from this body.
+// fieldsOf returns the values of the fields in a body, except those that are null. The result ok is
+// false if a server may read different values from the body.
 func fieldsOf(text *jsonbody.Text) (found map[string][]byte, ok bool) {
 	object, ok := text.Value()
 	if !ok || len(object) == 0 || object[0] != '{' {
@@ -325,8 +326,9 @@ func fieldsOf(text *jsonbody.Text) (found map[string][]byte, ok bool) {
 	return found, true
 }
 
-// promptsOf returns the number of prompts in the field prompt, at least 1. A text or a list of
-// tokens is one prompt. known is false if the server has stored the prompt.
+// promptsOf returns the number of prompts in the value of the field prompt, which is at least 1. A
+// text or a list of tokens is one prompt. The result known is false if the server has stored the
+// prompt.
 func promptsOf(value []byte) (n int64, known bool) {
 	if len(value) == 0 || value[0] != '[' {
 		return 1, len(value) == 0 || value[0] != '{'

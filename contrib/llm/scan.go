@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// A scanner finds the token counts in a JSON text while the text is being forwarded. It keeps a few
-// names and one value, however long the text is. What it finds in a text that is not JSON is
-// undefined.
+// A scanner finds the token counts in a JSON text while the text is being forwarded. Whatever the
+// length of the text, the scanner keeps only a few names and one value. In a text that is not JSON,
+// it may find anything.
 type scanner struct {
 	names  [4]string // of the fields around the value, from the outermost on; "" in an array
 	depth  int       // how many objects and arrays are open
-	state  byte      // see below
+	state  byte      // one of the states below
 	escape bool      // the next byte of a string is escaped
-	long   bool      // the value is longer than maxText bytes
-	text   []byte    // of a string or a number, at most maxText bytes
+	long   bool      // the current value is longer than maxText bytes
+	text   []byte    // the current string or number, at most maxText bytes
 	name   string    // the field whose value follows
 	closed bool      // the outermost value has ended
 	found  found
@@ -28,16 +28,16 @@ const (
 	inNumber = '0'
 )
 
-const maxText = 128 // bytes of a name or a value; a longer one is ignored
+const maxText = 128 // maximum number of bytes in a name or a value; longer ones are ignored
 
-// found contains what a scanner has found.
+// A found value contains what a scanner has found.
 type found struct {
-	counts      map[string]int64 // by countFields
+	counts      map[string]int64 // the keys are from countFields
 	model, kind string
 	unreadable  bool // one of the counts is not between 0 and 2^63 − 1
 }
 
-// countFields lists the fields of the usage that contain token counts.
+// The variable countFields lists the fields that contain token counts in the usage.
 var countFields = []string{
 	"prompt_tokens", "input_tokens", "completion_tokens", "output_tokens",
 	"prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens",
@@ -104,9 +104,9 @@ func (s *scanner) keep(c byte) {
 	}
 }
 
-// place returns the names of the fields that enclose the value. It omits the field message or
-// response in which an event contains a whole response. ok is false if values at this place are
-// ignored.
+// place returns the names of the fields that enclose the current value. If an event contains a
+// whole response in the field message or response, place omits that field. The result ok is false
+// if values at this place are ignored.
 func (s *scanner) place() (fields []string, ok bool) {
 	if s.name == "" || s.depth < 1 || s.depth > len(s.names) || s.long {
 		return nil, false
@@ -118,7 +118,7 @@ func (s *scanner) place() (fields []string, ok bool) {
 	return fields, true
 }
 
-// string handles the end of a string, which may be a value or a name.
+// The method string handles the end of a string, which may be a value or a name.
 func (s *scanner) string() {
 	fields, ok := s.place()
 	switch {
@@ -147,7 +147,7 @@ func (s *scanner) number() {
 	}
 }
 
-// count reads a JSON number, such as 1e3, and rounds it up.
+// count parses a JSON number, such as 1e3, and rounds it up.
 func count(text string) (n int64, ok bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err == nil {
@@ -160,8 +160,8 @@ func count(text string) (n int64, ok bool) {
 	return int64(math.Ceil(f)), true
 }
 
-// APIs use different fields for the same count. most returns the largest count in the given fields.
-// Its result ok is false if none of them was found.
+// most returns the largest count in the given fields, because APIs use different fields for the
+// same count. The result ok is false if none of the fields was found.
 func (f *found) most(fields ...string) (n int64, ok bool) {
 	for _, field := range fields {
 		count, is := f.counts[field]
@@ -170,14 +170,14 @@ func (f *found) most(fields ...string) (n int64, ok bool) {
 	return n, ok
 }
 
-// usage returns the usage that the response has reported so far. ok is false if the response has not
-// reported its input, or if a count is invalid.
+// usage returns the usage that the response has reported so far. The result ok is false if the
+// response has not reported its input tokens, or if a count is invalid.
 func (f *found) usage() (u Usage, ok bool) {
 	u.Model = f.model
 	u.Input, ok = f.most("prompt_tokens", "input_tokens")
 	u.Output, _ = f.most("completion_tokens", "output_tokens")
 	u.CacheRead, u.CacheWrite = f.counts["cache_read_input_tokens"], f.counts["cache_creation_input_tokens"]
-	if cached, _ := f.most("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens"); cached > 0 { // is part of the input
+	if cached, _ := f.most("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens"); cached > 0 { // the input includes cached tokens
 		u.CacheRead = min(cached, u.Input)
 		u.Input -= u.CacheRead
 	}

@@ -9,35 +9,35 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A past records the share of the rate that a region has had so far. Its steps go back in time from
-// the current time, and their parts decrease: the part of step i is the smallest part that the
-// region has had since that step began. The last step has no beginning. Its part is the one that
-// every region always has.
+// A past records which part of the rate a region has had so far. It consists of steps, the latest
+// first. The part of a step is the smallest part that the region has had since the step began, so
+// earlier steps have smaller parts. The last step in the list has no beginning, and its part is the
+// one that every region always has.
 //
-// The times of the steps count from the instant at which the past was made. If the past is used
-// later, the region has had its larger parts for longer than the steps record, so fewer units
-// are admitted, never more.
+// The first step ends at the instant at which the past was made. If the past is used later, the
+// region has had the larger parts for longer than the past records, so fewer units may be admitted,
+// but never more.
 type past []step
 
 type step struct {
-	part int64 // of 10,000
-	time int64 // µs
+	part int64 // in units of 1/10,000 of the rate
+	time int64 // the length of the step, in µs
 }
 
-// A region uses the algorithm bucket to count the units of a limit whose rate changes with the
-// region's part. It admits what GCRA and TokenBucket admit, but the debt of a key drains at the
-// rate that the region had at the time. A key that was idle while other regions had the rate is
-// therefore not refilled at the region's current rate. The method rate returns the rate, which is
-// not the limit's.
+// The algorithm bucket counts the units of a limit whose rate changes with the region's part. It
+// admits the same charges as GCRA and TokenBucket, but the debt of a key drains at the rate that
+// the region had at the time. If a key was idle while other regions had the rate, the debt
+// therefore does not drain at the region's current rate. The rate is returned by the method rate,
+// not derived from the limit.
 //
-// In a state, A is the debt at the instant At, in ticks. A unit is worth as many ticks as the
-// limit's Period has microseconds. A debt may exceed the burst after quota.ModeForce, or if another
-// limit of the same name had a larger burst. Nothing fits then until enough of the debt has
-// drained. A state is kept until its debt would have drained at the rate that a region always has,
-// because the region may lose the rest of its rate.
+// In a state, A is the debt at the instant At, in ticks. If the limit's Period is p µs, a unit is p
+// ticks. A debt may exceed the burst after quota.ModeForce, or if another limit with the same name
+// had a larger burst. No charge then fits until enough of the debt has drained. A state is kept
+// until the debt would have drained at the rate that a region always has, because the region may
+// lose the rest of its rate.
 type bucket struct {
 	past  *past
-	quota int64  // of all regions
+	quota int64  // the quota for all regions together
 	of    string // the name of the limit's algorithm
 }
 
@@ -45,7 +45,8 @@ const (
 	// mostDebt is the largest debt, in ticks. bucket.lua has the same number.
 	mostDebt = 2 * quota.MaxTicks
 
-	// forced is the quota of a charge that is spent even if it does not fit: see optional.Forcer.
+	// A charge under a limit with the quota forced is spent even if it does not fit: see
+	// optional.Forcer.
 	forced = quota.MaxTicks
 )
 
@@ -55,13 +56,13 @@ func (b bucket) String() string { return b.Name() }
 // rate returns how many ticks drain per microsecond in step i of the past.
 func (b bucket) rate(i int) int64 { return partOf(b.quota, (*b.past)[i].part) }
 
-// partOf returns a share of a quota, rounded down, but at least 1.
+// partOf returns the given part of a number of units, rounded down, but at least 1.
 func partOf(units, part int64) int64 {
 	return max(1, units/whole*part+units%whole*part/whole)
 }
 
-// drained returns how many ticks of a debt drain between two instants. For the time after the
-// current time, it assumes the current rate.
+// drained returns how many ticks of a debt drain between the instants from and to. For the time
+// after now, it assumes the current rate.
 func (b bucket) drained(from, now, to int64) (ticks int64) {
 	drain := func(rate, time int64) {
 		if hi, lo := bits.Mul64(uint64(rate), uint64(time)); hi > 0 || lo > mostDebt {
@@ -83,7 +84,7 @@ func (b bucket) drained(from, now, to int64) (ticks int64) {
 	return ticks
 }
 
-// debt returns the debt of a key at an instant that is never earlier than s.At.
+// debt returns the debt of a key at the instant at, which is never earlier than s.At.
 func (b bucket) debt(s *quota.State, now, at int64) int64 {
 	if s.A <= 0 {
 		return 0
@@ -96,8 +97,8 @@ func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.Stat
 	return b.Reserve(s, l, now, now, cost)
 }
 
-// Reserve evaluates a charge that is requested at one time (the now argument) and spent at the same
-// or a later time (the at argument).
+// Reserve evaluates a charge that is requested at the time now and spent at the time at, which is
+// the same or later.
 func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision) {
 	last := max(at, s.At)
 	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), quota.Decision{Allowed: true}
@@ -138,7 +139,8 @@ func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quo
 	return s, d
 }
 
-// Cancel implements optional.Canceler. Units that have drained since they were spent are not refunded, unless no other charge came after them.
+// Cancel implements optional.Canceler. If the debt contains other charges, units that have drained
+// since they were spent are not refunded.
 func (b bucket) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 {
 		return s
@@ -154,8 +156,8 @@ func (b bucket) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.St
 // Additive tells redisstore that only the sum of the costs at one instant matters.
 func (bucket) Additive() {}
 
-// Edges returns the past of the region as numbers for the script: the number of steps, and
-// the rate and the time of each step. See redisstore.Scripted.
+// Edges returns the region's past as numbers for the script: the number of steps, and the rate and
+// the length of each step. See redisstore.Scripted.
 func (b bucket) Edges(int64) []int64 {
 	n := []int64{int64(len(*b.past))}
 	for i, step := range *b.past {
@@ -167,7 +169,7 @@ func (b bucket) Edges(int64) []int64 {
 //go:embed bucket.lua
 var bucketLua string
 
-// Lua returns the same arithmetic as a script, for redisstore.Scripted.
+// Lua implements redisstore.Scripted. The code has the same arithmetic as the methods above.
 func (bucket) Lua() string { return bucketLua }
 
 // shorten changes the ResetAfter of a decision from the time for which the state is kept to the
@@ -179,5 +181,5 @@ func (b bucket) shorten(d *quota.Decision) {
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// ceil returns n/d, rounded up, or 0 if n is below 0.
+// ceil returns n/d, rounded up, or 0 if n is negative.
 func ceil(n, d int64) int64 { return (max(0, n) + d - 1) / d }

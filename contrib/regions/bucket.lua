@@ -1,6 +1,7 @@
--- The arithmetic of bucket.go. `past` has packed doubles: how many steps there are, and the rate
--- and the time of each step. The global `now` of the script is the time of the clock. A charge
--- that waits is decided for a later instant, `target`. (x + -x % y) / y is ⌈x/y⌉.
+-- The arithmetic of bucket.go. `past` contains packed doubles: the number of steps, and the rate
+-- and the length of each step. In the script, `now` is the time of the clock outside of these
+-- functions. A charge that waits is decided for a later instant, `target`. (x + -x % y) / y is
+-- ⌈x/y⌉.
 local most, forced = 2251799813685248, 1125899906842624 -- 2^51 and 2^50
 
 local function drained(past, from, to)
@@ -20,7 +21,7 @@ local function debt_of(at, a, target, past)
   return math.max(0, math.min(a, most) - drained(past, at, target))
 end
 
--- state returns the next state. It is kept until the debt has drained at the smallest rate.
+-- state returns the next state, which is kept until the debt has drained at the smallest rate.
 local function state(at, debt, past)
   local least = struct.unpack('<d', past, #past - 15)
   return at, debt, 0, at + (debt + -debt % least) / least

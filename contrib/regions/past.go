@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// known contains what a region knows about the clock of the central store and about its own claims.
-// It is immutable.
+// A known value contains what a region knows about the clock of the central store and about the
+// region's own claims. It is immutable.
 type known struct {
-	at     bool          // the clock of central is known
-	lo, hi time.Duration // bounds of the difference between the clock of central and the time since start
+	at     bool          // bounds on the central store's clock are known
+	lo, hi time.Duration // bounds on the difference between the central store's clock and the time since start
 	spans  [4]span
 }
 
-// A span records how many parts the region has claimed for the n-th interval. An interval has the
+// A span records how many parts the region has claimed for interval n. All intervals have the
 // length Options.Every.
 type span struct{ n, claimed int64 }
 
@@ -24,7 +24,8 @@ func (k *known) claimed(n int64) int64 {
 	return 0
 }
 
-// least returns the smallest number of parts that the region has claimed for one of the spans.
+// least returns the smallest number of parts that the region has claimed for any of the spans from
+// first to last.
 func (k *known) least(first, last int64) int64 {
 	claimed := k.claimed(first)
 	for n := first + 1; n <= last && claimed > 0; n++ {
@@ -33,15 +34,14 @@ func (k *known) least(first, last int64) int64 {
 	return claimed
 }
 
-// A present holds the past of a region, together with the data from which it was made. It is
-// immutable.
+// A present holds a past and the data from which the past was made. It is immutable.
 type present struct {
 	known       *known
-	first, last int64 // the spans that may be current on the clock of central: see between
+	first, last int64 // the spans that may be current by the central store's clock: see between
 	past        past
 }
 
-// mostSteps is the maximum number of steps in a past. If parts change at random, there are fewer
+// mostSteps is the maximum number of steps in a past. If parts change randomly, a past has fewer
 // steps.
 const mostSteps = 16
 
@@ -51,15 +51,15 @@ type since struct {
 	part int64
 }
 
-// between returns the first and the last span that may be current on the clock of the central
-// store, from the current time until a sixteenth of a span later. By then, a call to the local
-// store that begins at the current time has ended.
+// between returns the first and the last span that may be current, by the central store's clock,
+// between now and a sixteenth of a span later. By that time, a call to the local store that begins
+// now has ended.
 func (s *Store) between(k *known, now time.Duration) (first, last int64) {
 	return int64((now + k.lo) / s.o.Every), int64((now + k.hi + s.o.Every/16) / s.o.Every)
 }
 
-// past returns the past of the region. It makes a new one if the region has claimed parts or
-// a span has begun.
+// past returns the region's past. If the region has claimed parts, or a span has begun, it makes a
+// new one.
 func (s *Store) past() *past {
 	k, p := s.known.Load(), s.present.Load()
 	if p != nil && p.known == k {
@@ -73,7 +73,7 @@ func (s *Store) past() *past {
 	now, next := time.Since(s.start), &present{known: k}
 	if k.at {
 		next.first, next.last = s.between(k, now)
-		if p != nil && p.known.at { // the spans since the last past was made also count
+		if p != nil && p.known.at { // include the spans since the last past was made
 			s.note(now, s.kept+k.least(min(p.first, next.first), next.last))
 		}
 		s.note(now, s.kept+k.least(next.first, next.last))
@@ -99,6 +99,6 @@ func (s *Store) note(now time.Duration, part int64) {
 	}
 	s.held = append(s.held[:n], since{now, part})
 	if len(s.held) > mostSteps {
-		s.held = slices.Delete(s.held, 1, 2) // for the time of the removed part, the smaller part before it counts
+		s.held = slices.Delete(s.held, 1, 2) // during the removed step, the smaller part of the step before it now counts
 	}
 }

@@ -6,8 +6,8 @@
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
 // Each region has a share of each limit. If a region does not use its share, other regions can use
-// it within a few seconds. The file README.md of this directory compares this package with a single
-// distant store and with [quota.Share].
+// the share within a few seconds. The file README.md in this directory compares this package with a
+// single distant store and with [quota.Share].
 package regions
 
 import (
@@ -29,26 +29,27 @@ import (
 // Options are the options for New. Budget, Region and Regions are required.
 type Options struct {
 	// Budget is the name of the budget in the central store. A Store has one budget, so the region
-	// has the same share of every limit, for all rules and keys. If the demand for one rule varies
-	// independently of other rules, give that rule a separate Store with its own Budget.
+	// has the same share of every limit, for all rules and keys. If the demand under one rule
+	// varies independently of other rules, give that rule a separate Store with a separate Budget.
 	Budget string
 
-	// Region is the name of the region. Its processes share the local store.
+	// Region is the name of the region. All processes in a region share the local store.
 	Region string
 
 	// Regions is the number of regions, from 1 to 100. It must be the same in all regions.
 	Regions int
 
-	// Every is the length of the interval for which a region claims its share, in whole
+	// Every is the length of the intervals for which a region claims its share, in whole
 	// milliseconds; 0 means 2 s. It must be the same in all regions, and longer than four round
 	// trips to the central store.
 	Every time.Duration
 
-	// Logger logs when the central store fails and when it recovers; nil means slog.Default().
+	// Logger receives a line when the central store fails, and another when it recovers; nil means
+	// slog.Default().
 	Logger *slog.Logger
 }
 
-// whole is the number of parts in a budget.
+// The constant whole is the number of parts in a budget.
 const whole = 10_000
 
 // New returns a Store that divides each limit among the regions, and enforces this region's share
@@ -56,24 +57,24 @@ const whole = 10_000
 //
 // Under GCRA and TokenBucket, the rate is divided among the regions according to demand, whereas
 // the burst is divided evenly. In each interval (of length Options.Every), a region claims the
-// share of the rate that it needs for the next interval, based on its recent demand. The share of a
-// region is always at least a tenth of what it would be if the rate were divided evenly. If a region
-// stops using its share, other regions can claim it after one or two intervals. The part of the rate
-// that no region needs is divided evenly. Limits of other algorithms, including LeakyBucket, are
-// always divided evenly, as by quota.Share.
+// share of the rate that it needs for the next interval, based on its recent demand. A region's
+// share is never less than a tenth of an even share. If a region stops using its share, other
+// regions can claim it after one or two intervals. The part of the rate that no region needs is
+// divided evenly. Limits with other algorithms, including LeakyBucket, are always divided evenly,
+// as by quota.Share.
 //
 // Together, the regions admit no more than one store would: at most burst + quota·d/Period units in
-// any period of length d. This holds even while shares change: see README.md.
+// any period of length d. This bound holds even while shares change: see README.md.
 //
-// This bound holds only if a call to the local store takes at most a sixteenth of Options.Every. A
+// The bound requires that a call to the local store takes at most a sixteenth of Options.Every. A
 // request that waits (Transaction.Within) gets a slot at the current rate, even if the region loses
 // that rate before the slot begins. Shares are rounded down, but are at least one unit. Together,
 // the regions may therefore admit more than the limit if the burst is smaller than the number of
 // regions, or if the quota is smaller than ten times that number.
 //
 // If the central store fails or no call to Run is active, the region keeps its share until the
-// current interval ends. After that, it has only this minimum. If the central store's clock jumps,
-// two regions may use the same share for one interval.
+// current interval ends. After that, it has only a tenth of an even share. If the central store's
+// clock jumps, two regions may use the same share for one interval.
 //
 // New panics if its arguments are invalid.
 func New(local, central quota.Store, o Options) *Store {
@@ -114,18 +115,18 @@ type Store struct {
 	o          Options
 	log        *slog.Logger
 	start      time.Time
-	kept, free int64 // the parts that each region always has, and the parts that all can claim
+	kept, free int64 // the parts that each region always has, and the parts that any region can claim
 
-	wanted atomic.Int64 // how long, in ns, the whole rate takes to admit the requested units
+	wanted atomic.Int64 // how long, in ns, it takes to admit the requested units at the whole rate
 	known  atomic.Pointer[known]
 
 	present atomic.Pointer[present]
 	mu      sync.Mutex // guards held
-	held    []since    // rising; the first is kept
+	held    []since    // the parts rise; the first part is kept
 
-	since  time.Duration // when wanted was last read, counted from start
+	since  time.Duration // when wanted was last read, as the time since start
 	demand float64       // the part of the whole budget that the region needs, 0 to 1
-	left   int64         // the parts that were free at the last claim
+	left   int64         // how many parts were free at the last claim
 	failed bool
 }
 
@@ -153,8 +154,8 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	return err
 }
 
-// share replaces the limits of charges with those of this region, and adds up how much of the rate
-// the charges need.
+// share replaces the limits of charges with those of this region, and adds to s.wanted how much of
+// the rate the charges need.
 func (s *Store) share(charges []quota.Charge) {
 	past, need := s.past(), 0.0
 	for i := range charges {
@@ -168,13 +169,13 @@ func (s *Store) share(charges []quota.Charge) {
 			c.Headroom = min(c.Headroom, c.Limit.Capacity()-1)
 		}
 	}
-	s.wanted.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow
+	s.wanted.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger number would not change the demand, but the sum could overflow
 }
 
-// divide changes l to the limit of this region, and reports whether the rate of this limit follows
-// the region's part. If the algorithm is GCRA or TokenBucket, the limit gets an even share of the
-// burst, and its algorithm becomes a bucket, which uses the region's part of the rate. Other limits
-// get an even share of the quota and of the burst.
+// divide changes l to the limit of this region, and reports whether the rate of this limit depends
+// on the region's part. If the algorithm is GCRA or TokenBucket, the limit gets an even share of
+// the burst, and the algorithm becomes a bucket, which uses the region's part of the rate. Other
+// limits get an even share of the quota and of the burst.
 func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	n := s.o.Regions
 	_, moves = l.Algorithm.(optional.Metered)
@@ -188,7 +189,7 @@ func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	}
 	b := bucket{past, l.Quota, l.Algorithm.Name()}
 	l.Burst = max(1, cmp.Or(l.Burst, l.Quota)/int64(n))
-	if !countable(max(b.quota, l.Burst), l.Period) { // then half of the quota in half of the period may be countable, and so on
+	if !countable(max(b.quota, l.Burst), l.Period) { // half of the quota in half of the period may be countable, and so on
 		l.Name = l.Label()
 		for ; !countable(max(b.quota, l.Burst), l.Period); b.quota /= 2 {
 			l.Period = (l.Period/2 + time.Microsecond).Truncate(time.Microsecond)
@@ -198,13 +199,14 @@ func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	return true
 }
 
-// countable reports whether n units in a period are below quota.MaxTicks.
+// countable reports whether n units are less than quota.MaxTicks ticks under a limit with the given
+// period.
 func countable(n int64, period time.Duration) bool {
 	return float64(n)*float64(period.Microseconds()) < quota.MaxTicks
 }
 
-// Run repeatedly claims the region's share until ctx is done, and then returns ctx.Err(). It
-// blocks, so call it in its own goroutine.
+// Run repeatedly claims the region's share until ctx is done, and then returns ctx.Err(). Run
+// blocks, so call it in a separate goroutine.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.o.Every / 4)
 	defer tick.Stop()
@@ -226,20 +228,20 @@ func (s *Store) Run(ctx context.Context) error {
 
 const regionPrefix = "region "
 
-// parts returns the limit under which the central store counts the claims of all regions, or of a
-// single one.
+// parts returns the limit under which the central store counts the claims of all regions together,
+// or of a single region.
 func (s *Store) parts(name string, most int64) quota.Limit {
 	return algorithms.AnchoredWindow(most, 4*s.o.Every).Named(name)
 }
 
 // claim claims the parts of the rate that the region needs in the next span, or fewer if fewer are
-// free. In the first half of the current span it claims at most an even share, so that each region
-// gets its share. The first claim of a process is an even share of the current span.
+// free. In the first half of the current span it claims at most an even share, so that every region
+// can get one. The first claim of a process is an even share of the current span.
 func (s *Store) claim(ctx context.Context) error {
 	s.measure()
 	k, even := s.known.Load(), s.free/int64(s.o.Regions)
 	if !k.at {
-		if _, err := s.take(ctx, 0, 0, s.free); err != nil { // measures the clock of central, and claims nothing
+		if _, err := s.take(ctx, 0, 0, s.free); err != nil { // claims nothing, but measures the central store's clock
 			return err
 		}
 		return s.takeFree(ctx, int64((time.Since(s.start)+s.known.Load().hi)/s.o.Every), even, even)
@@ -250,14 +252,13 @@ func (s *Store) claim(ctx context.Context) error {
 		most = even
 	}
 	lacks := max(0, min(int64(s.demand*whole)-s.kept, most)-k.claimed(n))
-	if clock%s.o.Every >= s.o.Every*3/4 { // the other regions have claimed what they need, and demand may rise
+	if clock%s.o.Every >= s.o.Every*3/4 { // by now the other regions have claimed what they need; claim more, because demand may rise
 		lacks = max(lacks, s.left/int64(s.o.Regions))
 	}
 	return s.takeFree(ctx, n, lacks, most)
 }
 
-// takeFree claims the given number of parts of span n, or all free parts if there are
-// fewer.
+// takeFree claims the given number of parts of span n, or all free parts if fewer are free.
 func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 	left, err := s.take(ctx, n, parts, most)
 	if err == nil && 0 < left && left < parts {
@@ -266,8 +267,8 @@ func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 	return err
 }
 
-// measure updates the demand, once per Every. The demand is 1.2 times the rate that requests
-// needed, because the number of requests varies. The demand falls by at most half each time.
+// measure updates the demand, once per Every. The demand is 1.2 times the rate that recent requests
+// have needed, because the number of requests varies. It falls by at most half each time.
 func (s *Store) measure() {
 	now := time.Since(s.start)
 	if took := now - s.since; took >= s.o.Every {
@@ -276,9 +277,9 @@ func (s *Store) measure() {
 	}
 }
 
-// take claims a number of parts of span n. most is the maximum number of parts of that span that
-// the region may have. take records in s.known how many parts the region has afterwards. If fewer
-// than the given number of parts are free, take claims none and returns how many are free.
+// take claims the given number of parts of span n. After the claim, the region may have at most the
+// argument most of that span's parts. The number that it then has is recorded in s.known. If fewer
+// parts are free, take claims none and returns how many are free.
 func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := quota.Transaction{Charges: []quota.Charge{
@@ -299,7 +300,7 @@ func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err
 	next.at, next.lo, next.hi = true, clock-got, clock+time.Microsecond-sent
 	next.spans[n&3] = span{n, most - t.Decisions[1].Remaining}
 	s.known.Store(&next)
-	s.past() // notes the part even while there are no requests
+	s.past() // records the part even while there are no requests
 	if t.Allowed() {
 		return parts, nil
 	}

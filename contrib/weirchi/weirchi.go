@@ -1,5 +1,5 @@
-// Package weirchi gives limiters in chi's r.Use the route, and the client address that chi's
-// ClientIPFrom… middleware found.
+// Package weirchi provides limiters in chi's r.Use with the route, and with the client address that
+// chi's ClientIPFrom… middleware has found.
 //
 //	package main
 //
@@ -26,12 +26,12 @@
 //		log.Fatal(http.ListenAndServe("localhost:8080", r))
 //	}
 //
-// Limiters in r.With need neither: chi has found the route before it calls them.
+// Limiters in r.With do not need FindRoute, because chi has found the route before it calls them.
 //
 // This package does not import chi's package middleware, because that package registers
 // net/http/pprof and expvar on [http.DefaultServeMux] when it is imported. If your program imports
-// it, as above, do not expose that mux to the public: /debug/pprof/cmdline shows the process's
-// command line, including any passwords in it.
+// package middleware, as above, do not expose that mux to the public: /debug/pprof/cmdline shows
+// the process's command line, including any passwords.
 package weirchi
 
 import (
@@ -47,18 +47,18 @@ import (
 )
 
 // FindRoute is middleware that finds the route before chi does, and sets r.Pattern as chi does
-// after routing. With FindRoute before a limiter, [weir.ByRoute] and the key "route" of limits
-// files work in r.Use:
+// after routing. If FindRoute runs before a limiter, [weir.ByRoute] works in r.Use, and so does the
+// key "route" in limits files:
 //
 //	r.Use(weirchi.FindRoute, limiter.Handler)
 //
 // A subrouter with such a limiter needs FindRoute again, because chi sets r.Pattern to the pattern
-// of the mount in between. The request is routed once more for each FindRoute. Middleware that
-// rewrites the path or the method, such as chi's StripSlashes, must run before FindRoute.
+// of the mount in between. Each FindRoute routes the request once more. Middleware that rewrites
+// the path or the method, such as chi's StripSlashes, must run before FindRoute.
 //
 // If no route matches, r.Pattern is empty until the next handler returns, and in a subrouter it is
-// the pattern of the mount. A HEAD request without a route of its own has the route of GET, because
-// chi's GetHead may follow.
+// the pattern of the mount. If there is no route for a HEAD request, the request has the route for
+// GET, because chi's GetHead may follow.
 func FindRoute(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rctx := chi.RouteContext(r.Context())
@@ -66,8 +66,8 @@ func FindRoute(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		// Before chi has routed, r.Pattern is the pattern of a mux around chi. In a subrouter, it
-		// is the pattern of the mount.
+		// Before chi has routed the request, r.Pattern is the pattern of a mux around chi. In a
+		// subrouter, it is the pattern of the mount.
 		first := len(rctx.RoutePatterns) == 0
 		if !first && !strings.HasSuffix(r.Pattern, "*") {
 			next.ServeHTTP(w, r)
@@ -86,8 +86,8 @@ func FindRoute(next http.Handler) http.Handler {
 }
 
 // find looks up the route of the whole path in the outermost chi router. Like chi, it prefers
-// RoutePath and RouteMethod if middleware has set them. Below a mount, RoutePath is only the rest
-// of the path and is not used.
+// RoutePath and RouteMethod if middleware has set them. Below a mount, RoutePath contains only the
+// rest of the path and is not used.
 func find(rctx *chi.Context, r *http.Request, first bool) string {
 	path := cmp.Or(r.URL.RawPath, r.URL.Path, "/")
 	if first {
@@ -101,12 +101,12 @@ func find(rctx *chi.Context, r *http.Request, first bool) string {
 	if found == "/" {
 		return found
 	}
-	return strings.TrimSuffix(found, "/") // as chi sets it
+	return strings.TrimSuffix(found, "/") // chi removes the slash too
 }
 
-// ClientIP returns a key function for the client address that chi's ClientIPFrom… middleware found.
-// Its argument is chi's function [github.com/go-chi/chi/v5/middleware.GetClientIPAddr]. As with
-// [weir.ByIP], the key is an IPv4 address or the /64 network of an IPv6 address. If no such
+// ClientIP returns a key function for the client address that chi's ClientIPFrom… middleware has
+// found. The argument get is chi's function [github.com/go-chi/chi/v5/middleware.GetClientIPAddr].
+// As with [weir.ByIP], the key is an IPv4 address or the /64 network of an IPv6 address. If no such
 // middleware ran, or if it found no address, the request has no key. Use FirstOf to give such
 // requests another key:
 //
@@ -115,9 +115,9 @@ func ClientIP(get func(context.Context) netip.Addr) weir.KeyFunc {
 	return weir.ByAddr(ClientAddr(get), 32, 64)
 }
 
-// ClientAddr returns a function that finds the client's address in the same way as [ClientIP]. Its
-// result ok is false if there is no address. Pass the function to [weir.ByAddr] for networks of
-// other sizes, or to [weir.AddrList].
+// ClientAddr returns a function that finds the client's address in the same way as [ClientIP]. If
+// there is no address, the function returns false. Pass the function to [weir.ByAddr] for networks
+// of other sizes, or to [weir.AddrList].
 func ClientAddr(get func(context.Context) netip.Addr) func(r *http.Request) (client netip.Addr, ok bool) {
 	if get == nil {
 		panic("weirchi: ClientAddr: get is nil")

@@ -23,7 +23,7 @@ import (
 // ResourceExhausted or Unavailable. After ResourceExhausted, a call is retried under the same
 // conditions as an HTTP request after a 429. The key function weir.ByHeader("Host") returns the
 // connection's endpoint. If a rule has a Settle function, inner interceptors can call
-// weir.ReportUsage with the context that they receive. UnaryClient ignores o.Base. It returns the
+// weir.ReportUsage with the context that they receive. UnaryClient ignores o.Base, and returns the
 // same errors as Limiter.Transport.
 //
 // A call's error text contains neither the rule nor the cause, because a handler that returns the
@@ -47,8 +47,8 @@ func UnaryClient(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInte
 }
 
 // StreamClient limits outgoing streams in the same way as UnaryClient limits unary calls. Under a
-// concurrency limit, a stream counts as in flight until it ends. Once a stream has started, nothing
-// that the server sends pauses its keys.
+// concurrency limit, a stream counts as in flight until it ends. After a stream has started,
+// nothing that the server sends pauses the keys of the stream.
 func StreamClient(l *weir.Limiter, o weir.TransportOptions) (grpc.StreamClientInterceptor, error) {
 	limited, err := transport(l, o)
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -78,7 +78,8 @@ const (
 
 type sendKey struct{}
 
-// send sends the call of a request, with a context for weir.ReportUsage.
+// A send is a function that sends a call. It is also the RoundTripper that sends the request for
+// the call. The context is for weir.ReportUsage.
 type send func(ctx context.Context) *http.Response
 
 func (send) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -103,14 +104,15 @@ func transport(l *weir.Limiter, o weir.TransportOptions) (func(ctx context.Conte
 			err = &refusedError{refused, codes.ResourceExhausted, overLimit, refused.RetryAfter()}
 		case err != nil && ctx.Err() != nil:
 			err = statusOf(ctx.Err()).Err()
-		case err != nil: // of OnError
+		case err != nil: // OnError has returned an error
 			err = &refusedError{err, codes.Unavailable, unchecked, 0}
 		}
 		return res, err
 	}, err
 }
 
-// response returns an HTTP response with the status and the metadata of the server's answer.
+// response returns an HTTP response that represents the server's answer: err is its status, and md
+// its metadata.
 func response(err error, md metadata.MD) *http.Response {
 	s := statusOf(err)
 	res := &http.Response{StatusCode: httpStatus(err), Header: http.Header{}, Body: http.NoBody}
@@ -118,7 +120,7 @@ func response(err error, md metadata.MD) *http.Response {
 		res.Header[http.CanonicalHeaderKey(name)] = values
 	}
 	for _, d := range s.Details() {
-		if info, ok := d.(*errdetails.RetryInfo); ok && !errors.As(err, new(*weir.RefusedError)) { // the error of a refused call does not come from a server
+		if info, ok := d.(*errdetails.RetryInfo); ok && !errors.As(err, new(*weir.RefusedError)) { // an inner limiter may have refused the call; its error does not come from the server
 			res.Header.Set("Retry-After", strconv.FormatFloat(info.RetryDelay.AsDuration().Seconds(), 'f', -1, 64))
 		}
 	}

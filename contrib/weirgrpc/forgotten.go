@@ -10,15 +10,15 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A grpc.Server does not report which interceptors it has, so an interceptor cannot find out
-// whether one for the other kind of methods, unary or streaming, is installed. All that it can
-// detect is that a service has methods of that kind and the program has created no such
-// interceptor.
+// A grpc.Server does not report which interceptors it has. An interceptor for unary methods
+// therefore cannot find out whether one for streaming methods is installed, and vice versa. It can
+// only detect that a service has methods of the other kind and the program has created no
+// interceptor for them.
 var madeUnary, madeStream, warnedForgotten atomic.Bool
 
-// checked contains the services whose methods were checked, because a check of four methods takes
-// as long as the rest of a call.
-var checked sync.Map // of checks
+// The variable checked contains the services whose methods were checked, because checking four
+// methods takes as long as the rest of a call.
+var checked sync.Map // the keys are checks
 
 type checks struct {
 	service     reflect.Type
@@ -31,16 +31,16 @@ var (
 	anError      = reflect.TypeFor[error]()
 )
 
-// forgotten warns, once per process, if a service has methods of a kind (unary or streaming, see
-// is) for which the program has not created an interceptor. service is the implementation, which
-// may be nil.
+// forgotten logs a warning, once per process, if a service has methods of a kind for which the
+// program has not created an interceptor. The function is reports whether a method is of that kind,
+// unary or streaming. The argument service is the implementation of the service, which may be nil.
 func forgotten(made *atomic.Bool, interceptor string, service any, is func(reflect.Type) bool) {
 	if made.Load() || service == nil || warnedForgotten.Load() {
 		return
 	}
 	t := reflect.TypeOf(service)
 	check := checks{t, interceptor}
-	if _, known := checked.Load(check); known { // LoadOrStore would allocate in each call
+	if _, known := checked.Load(check); known { // LoadOrStore would allocate memory in each call
 		return
 	}
 	checked.Store(check, nil)
@@ -51,8 +51,8 @@ func forgotten(made *atomic.Bool, interceptor string, service any, is func(refle
 	}
 }
 
-// isStream reports whether a method of a service is a streaming method. Its first argument is the
-// service.
+// isStream reports whether a method of a service is a streaming method. The first parameter of m is
+// the service.
 func isStream(m reflect.Type) bool {
 	n := m.NumIn()
 	return (n == 2 || n == 3) && m.NumOut() == 1 && m.Out(0) == anError && m.In(n-1).Implements(serverStream)

@@ -28,12 +28,12 @@ type Admit = func(*http.Request) (*weir.Admission, error)
 
 // UnaryServer limits incoming unary calls. It sends the rate-limit fields as header metadata or,
 // for a refused call, as trailers. A refused call's status code corresponds to the HTTP status:
-// ResourceExhausted for 429, Unavailable for 503 or if no decision was possible, PermissionDenied
-// for a denied key, and InvalidArgument for a missing key. If waiting helps, the status includes a
-// google.rpc.RetryInfo. For the retry policies of gRPC clients, the trailer grpc-retry-pushback-ms
-// contains a wait of up to a minute; if the wait is longer, the trailer tells clients not to retry.
-// Outer interceptors receive an error that wraps a *weir.RefusedError. UnaryServer panics if calls
-// is nil.
+// ResourceExhausted for 429, Unavailable for 503 (including the case that no decision was
+// possible), PermissionDenied for a denied key, and InvalidArgument for a missing key. If waiting
+// helps, the status includes a google.rpc.RetryInfo. For the retry policies of gRPC clients, the
+// trailer grpc-retry-pushback-ms contains a wait of up to a minute; if the wait is longer, the
+// trailer tells clients not to retry. Outer interceptors receive an error that wraps a
+// *weir.RefusedError. UnaryServer panics if the argument calls is nil.
 //
 // If a service also has streaming methods, install StreamServer as well. If the program never calls
 // StreamServer, the first unary call to such a service logs a warning to [slog.Default]. Likewise,
@@ -53,7 +53,7 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 		}
 		o := weir.Outcome{Panicked: true}
 		defer func() { a.Done(o) }()   // even if the handler panics
-		grpc.SetHeader(ctx, fields(a)) // fails if an interceptor has sent the header
+		grpc.SetHeader(ctx, fields(a)) // fails if an interceptor has already sent the header
 		reply, err = handler(a.Context(), message)
 		o.Panicked, o.Status = false, httpStatus(err)
 		return reply, err
@@ -63,12 +63,12 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 // StreamServer limits incoming streams in the same way as UnaryServer limits unary calls. Under a
 // concurrency limit, a stream counts as in flight until its handler returns.
 //
-// If messages is not nil, it is called for each message that the client sends, and can refuse that
-// message. If MaxWait is set, RecvMsg waits until the message is allowed, which slows the client
-// down. After a message is refused, every call to RecvMsg returns the same error, and the handler
-// should return it to end the stream. A message is done when the handler calls RecvMsg again or
-// returns. Until then, the stream's context carries the decision on the message in addition to the
-// decision on the stream.
+// The function messages, if not nil, is called for each message that the client sends, and can
+// refuse the message. If MaxWait is set, RecvMsg waits until the message is allowed, which slows
+// the client down. After a message is refused, every call to RecvMsg returns the same error, and
+// the handler should return it to end the stream. A message is done when the handler calls RecvMsg
+// again or returns. Until then, the stream's context carries the decision on the message in
+// addition to the decision on the stream.
 func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
 	mustBeSet(calls)
 	madeStream.Store(true)
@@ -81,7 +81,7 @@ func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
 		}
 		s := &stream{ServerStream: ss, call: r.WithContext(a.Context()), messages: messages}
 		return serve(func(o weir.Outcome) {
-			defer a.Done(o) // even if a Settle of the message panics
+			defer a.Done(o) // even if a Settle function panics for the message
 			s.over.Store(true)
 			s.done(o)
 		}, func() error {
@@ -101,8 +101,8 @@ type stream struct {
 	grpc.ServerStream
 	call     *http.Request
 	messages Admit
-	refused  error                          // of a message
-	message  atomic.Pointer[weir.Admission] // that the handler works on
+	refused  error                          // the error for a refused message
+	message  atomic.Pointer[weir.Admission] // the message that the handler is processing
 	over     atomic.Bool                    // the handler has returned
 }
 
@@ -127,13 +127,13 @@ func (s *stream) RecvMsg(m any) error {
 		s.refused = err
 		return err
 	}
-	if s.message.Store(a); s.over.Load() { // the handler has returned, but one of its goroutines has called RecvMsg
+	if s.message.Store(a); s.over.Load() { // a goroutine of the handler has called RecvMsg after the handler returned
 		s.done(weir.Outcome{})
 	}
 	return nil
 }
 
-// done settles the message that the handler works on.
+// done settles the message that the handler is processing.
 func (s *stream) done(o weir.Outcome) {
 	if a := s.message.Swap(nil); a != nil {
 		a.Done(o)
@@ -152,22 +152,22 @@ func serve(done func(weir.Outcome), handler func() error) error {
 func serverRequest(ctx context.Context, method string, server, message any) *http.Request {
 	md, _ := metadata.FromIncomingContext(ctx)
 	r := request(ctx, method, md, message)
-	if server != nil { // without a server, the method is one that the client made up
+	if server != nil { // without a server, the client may have made up the method
 		r.Pattern = method
 	}
 	if p, ok := peer.FromContext(ctx); ok {
-		if p.Addr != nil { // as it is for any peer of a socket
+		if p.Addr != nil { // not nil for a peer on a socket
 			r.RemoteAddr = address(p.Addr)
 		}
 		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-			state := t.State // r.TLS = &t.State would allocate t in each call without TLS too
+			state := t.State // with r.TLS = &t.State, t would be allocated even in calls without TLS
 			r.TLS = &state
 		}
 	}
 	return r
 }
 
-// address returns a.String(). For a TCP address, it needs fewer allocations.
+// address returns a.String(), with fewer allocations for a TCP address.
 func address(a net.Addr) string {
 	if t, ok := a.(*net.TCPAddr); ok && t != nil && t.Zone == "" {
 		if of := t.AddrPort(); of.IsValid() {
@@ -178,8 +178,8 @@ func address(a net.Addr) string {
 }
 
 // maxPushback is the longest wait after which clients should retry automatically. Without this
-// maximum, a retry policy could block a call without a deadline for a day. Only RetryInfo contains
-// a longer wait.
+// maximum, a retry policy could block a call that has no deadline for a day. A longer wait appears
+// only in RetryInfo.
 const maxPushback = time.Minute
 
 // admit calls decide for a request. If the request is refused, admit returns the error for the
@@ -199,7 +199,7 @@ func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 	answer := answer.Call{RetryAfter: strings.Join(md["retry-after"], "")}
 	weir.Refuse(&answer, r.WithContext(a.Context()))
 	if seconds, _ := strconv.Atoi(answer.RetryAfter); time.Duration(seconds)*time.Second-wait >= time.Second {
-		wait = time.Duration(seconds) * time.Second // with the jitter of the rule
+		wait = time.Duration(seconds) * time.Second // includes the rule's jitter
 	}
 	if wait > maxPushback {
 		md.Set("grpc-retry-pushback-ms", "-1") // do not retry
@@ -210,7 +210,7 @@ func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 	return nil, &refusedError{refused, codes.Code(answer.Code), answer.Message, wait}
 }
 
-// fields returns the fields about limits.
+// fields returns the rate-limit fields.
 func fields(a *weir.Admission) metadata.MD {
 	md := metadata.MD{}
 	a.WriteMetadata(md)

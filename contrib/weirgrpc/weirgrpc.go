@@ -40,8 +40,8 @@
 // call's metadata as header fields, its authority as Host, its peer address as RemoteAddr, and its
 // TLS state. Key functions and rules that work for HTTP therefore work for gRPC. For weir.ByRoute,
 // a call's route is its path. The body cannot be read, but [Message] returns the message. With
-// weir.ByJSON, all calls share one quota, and a warning is logged once. A Cost function based on
-// ContentLength refuses every call, because the length is −1.
+// weir.ByJSON, all calls share one quota, and a warning is logged once. If a Cost function returns
+// the ContentLength, every call is refused, because the length is −1.
 //
 // # Handlers
 //
@@ -78,8 +78,8 @@ import (
 
 type messageKey struct{}
 
-// A call holds a request. It also serves as the request's context, from which the message can be
-// read, and as the request's body. Reading the body fails, because gRPC reads the real one.
+// A call holds a request. It is also the request's context, which contains the message, and the
+// request's body. Reading the body fails, because gRPC reads the real one.
 type call struct {
 	context.Context
 	message any
@@ -100,7 +100,7 @@ func (c *call) Value(key any) any {
 // message.
 func Message(r *http.Request) any { return r.Context().Value(messageKey{}) }
 
-var warnedBody atomic.Bool // of a rule that reads bodies
+var warnedBody atomic.Bool // a warning about a rule that reads bodies was logged
 
 // Read returns an error, because gRPC reads the body.
 func (c *call) Read([]byte) (int, error) {
@@ -116,8 +116,8 @@ func (*call) Close() error { return nil }
 
 func (c *call) body() (io.ReadCloser, error) { return c, nil }
 
-// request returns an HTTP request that represents a call. The map md becomes its header, so it must
-// be a copy, such as the one that FromIncomingContext or FromOutgoingContext returns.
+// request returns an HTTP request that represents a call. The map md becomes the request's header,
+// so it must be a copy, such as the result of FromIncomingContext or FromOutgoingContext.
 func request(ctx context.Context, method string, md metadata.MD, message any) *http.Request {
 	c := &call{Context: ctx, message: message, url: url.URL{Path: method}}
 	r := &c.request
@@ -135,7 +135,7 @@ func request(ctx context.Context, method string, md metadata.MD, message any) *h
 		if name == ":authority" && len(values) > 0 {
 			r.Host = values[0]
 			delete(md, name)
-		} else if canonical != name { // otherwise it has been renamed
+		} else if canonical != name { // the field must be renamed
 			delete(md, name)
 			if strings.HasSuffix(name, "-bin") {
 				for i, v := range values {
@@ -148,19 +148,20 @@ func request(ctx context.Context, method string, md metadata.MD, message any) *h
 	return r
 }
 
-// usualNames has the canonical names of metadata that most calls have. To look one up takes a third of
-// the time of http.CanonicalHeaderKey, which also allocates the names that it does not know.
+// usualNames contains the canonical names of metadata that most calls have. Looking up a name takes
+// a third of the time of http.CanonicalHeaderKey, which also allocates names that it does not know.
 var usualNames = map[string]string{
 	":authority": ":authority", "authorization": "Authorization", "content-type": "Content-Type",
 	"grpc-accept-encoding": "Grpc-Accept-Encoding", "traceparent": "Traceparent", "user-agent": "User-Agent",
 }
 
-// A refusedError is the error for a call that was not served or sent, for gRPC and for errors.As.
+// A refusedError is the error for a call that was not served or sent. It has a gRPC status, and
+// wraps an error for errors.As.
 type refusedError struct {
 	cause   error
 	code    codes.Code
 	message string
-	wait    time.Duration // quota.Never if no wait helps, and 0 if it is unknown
+	wait    time.Duration // quota.Never if waiting does not help, and 0 if the wait is unknown
 }
 
 func (e *refusedError) Error() string { return e.GRPCStatus().Err().Error() }
@@ -170,12 +171,12 @@ func (e *refusedError) Unwrap() error { return e.cause }
 func (e *refusedError) GRPCStatus() *status.Status {
 	s := status.New(e.code, e.message)
 	if e.wait > 0 && e.wait != quota.Never {
-		s, _ = s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.wait)}) // only codes.OK has no details
+		s, _ = s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.wait)}) // fails only for codes.OK
 	}
 	return s
 }
 
-// statusOf returns the status of a call whose handler returns err.
+// statusOf returns the status of a call whose handler has returned err.
 func statusOf(err error) *status.Status {
 	if s, ok := status.FromError(err); ok {
 		return s
@@ -183,7 +184,7 @@ func statusOf(err error) *status.Status {
 	return status.FromContextError(err)
 }
 
-// httpStatus returns the HTTP status that corresponds to the error of a call.
+// httpStatus returns the HTTP status that corresponds to the error from a call.
 func httpStatus(err error) int {
 	return cmp.Or(httpStatuses[statusOf(err).Code()], http.StatusInternalServerError)
 }
