@@ -89,8 +89,7 @@ func (s *scripts) generate(shape []shaped) (*script, error) {
 	sections, algorithms := sectionsOf(shape)
 	for _, a := range algorithms {
 		if _, ok := a.(Scripted); !ok {
-			const what = "redisstore: algorithm %q has no Lua, so Redis can't run it, see Scripted: %w"
-			return nil, fmt.Errorf(what, a.Name(), errors.ErrUnsupported)
+			return nil, &unusable{fmt.Sprintf("algorithm %q has no Lua, so Redis can't run it, see Scripted", a.Name()), errors.ErrUnsupported}
 		}
 		x.algorithms = append(x.algorithms, a.Name())
 	}

@@ -569,6 +569,20 @@ func TestScriptedMistakes(t *testing.T) {
 	}
 }
 
+// TestWithoutLua: Redis can never decide under an algorithm without Lua, so the error is an ErrUnusable,
+// after which a Limiter refuses requests, whereas it allows them in an outage.
+func TestWithoutLua(t *testing.T) {
+	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})))
+	limit := quota.Limit{Algorithm: struct{ quota.Algorithm }{algorithms.FixedWindow(9, time.Hour).Algorithm}, Quota: 9, Period: time.Hour}
+	tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
+	for _, err := range append(store.TakeEach(t.Context(), []*quota.Transaction{tx}), store.Take(t.Context(), tx)) {
+		const want = `algorithm "fixed-window" has no Lua`
+		if !errors.Is(err, quota.ErrUnusable) || !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an ErrUnusable and errors.ErrUnsupported with the text %s", err, want)
+		}
+	}
+}
+
 // TestScriptedLua54: on Lua 5.4, too, the time is a float, so an algorithm may multiply it by
 // other numbers.
 func TestScriptedLua54(t *testing.T) {
