@@ -23,8 +23,8 @@ type FallbackOptions struct {
 
 	// Logger receives a warning with primary's error when secondary takes over; nil means
 	// slog.Default(). After primary has worked for a second without an error, another line is
-	// logged, unless only one call has failed. ErrUnusable does not go away by itself, so it is
-	// logged as an error, and again every minute.
+	// logged. ErrUnusable does not go away by itself, so it is logged as an error, and again every
+	// minute.
 	Logger *slog.Logger
 }
 
@@ -166,7 +166,7 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 }
 
 // recovered is called when primary has made a decision, and determines whether the outage is over.
-// If so, it logs a line, unless only one call has failed.
+// If so, it logs a line.
 func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	now, last := time.Now().UnixNano(), max(began, f.last.Load())
 	if now-last < int64(settled) || !f.began.CompareAndSwap(began, -began) {
@@ -175,10 +175,8 @@ func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	f.loud.Reset() // so that the next outage is logged immediately
 	n := f.total()
 	n -= f.before.Swap(n)
-	if last != began {
-		loggerOr(f.o.Logger).InfoContext(ctx, "quota: primary store works again",
-			"after", period.Rounded(time.Duration(now-began)), "decided", n)
-	}
+	loggerOr(f.o.Logger).InfoContext(ctx, "quota: primary store works again",
+		"after", period.Rounded(time.Duration(now-began)), "decided", n)
 	f.o.OnChange(false, nil)
 }
 

@@ -105,13 +105,12 @@ func (o *outages) begin(err error) {
 	}
 }
 
-// end records that Redis has answered a request, unless Redis may still refuse writes. The argument
-// logs is false if only a single decision was late, because no second line is needed then.
-func (o *outages) end(logs bool) {
+// end records that Redis has answered a request, unless Redis may still refuse writes.
+func (o *outages) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.writes {
-		o.over(logs)
+		o.over()
 	}
 }
 
@@ -119,11 +118,11 @@ func (o *outages) end(logs bool) {
 func (o *outages) passed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.over(true)
+	o.over()
 }
 
-func (o *outages) over(logs bool) {
-	if logs && o.logged {
+func (o *outages) over() {
+	if o.logged {
 		o.logger.Info("stack: use of Redis continues", "after", period.Rounded(time.Since(o.began)))
 	}
 	o.began, o.slow, o.logged, o.writes = time.Time{}, time.Time{}, false, false
@@ -137,10 +136,9 @@ func (o *outages) fallback(primary, memory quota.Store) (f *quota.FallbackStore)
 		OnChange: func(active bool, err error) {
 			if active {
 				o.begin(err)
-				return
+			} else {
+				o.end()
 			}
-			s := f.Stats()
-			o.end(s.Last.After(s.Since))
 		},
 	})
 	return f
@@ -155,7 +153,7 @@ func (o *outages) breaker(redis quota.Store, b quota.BreakerOptions) *quota.Brea
 		if open {
 			o.begin(err)
 		} else {
-			o.end(true)
+			o.end()
 		}
 		if user != nil {
 			user(open, err)

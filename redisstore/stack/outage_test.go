@@ -66,7 +66,7 @@ func TestOutageKinds(t *testing.T) {
 			if got := strings.Count(log.String(), test.want); got != test.lines || strings.Count(log.String(), "\n") != test.lines {
 				t.Errorf("got %d of %d lines with %s:\n%s", got, test.lines, test.want, log)
 			}
-			o.end(true) // has no effect while Redis refuses writes
+			o.end() // has no effect while Redis refuses writes
 			o.passed()
 			o.passed()
 			if got := strings.Count(log.String(), `level=INFO msg="stack: use of Redis continues" after=2m30s`); got != 1 {
@@ -85,7 +85,7 @@ func TestOutageOfOneServer(t *testing.T) {
 		for range slowAgain / (2 * time.Second) {
 			o.begin(quota.ErrSlow)
 			time.Sleep(2 * time.Second)
-			o.end(true)
+			o.end()
 		}
 		if strings.Count(log.String(), "too short for") != 1 || strings.Count(log.String(), "\n") != 2 {
 			t.Errorf("got\n%s", log)
