@@ -24,17 +24,17 @@ import (
 
 // Options are options for Open. Token is required.
 type Options struct {
-	// Token is what operators send as the password of HTTP Basic authentication or as a bearer
-	// token, at least 16 random bytes, encoded as text. The user name of Basic authentication is
-	// logged with each change.
+	// Token is the secret that operators send as the password of HTTP Basic authentication or as a
+	// bearer token. A Token has at least 16 random bytes, encoded as text. The user name of Basic
+	// authentication is logged with each change.
 	Token string
 
-	// Keeper, such as a redisstore.Store, keeps the overrides for all processes. If it is nil, an
-	// override applies only in this process.
+	// Keeper, such as a redisstore.Store, keeps the overrides for all processes. If Keeper is nil,
+	// an override applies only in this process.
 	Keeper overrides.Keeper
 
-	// Observe is called with every Event, for example by the Observe method of weirprom.Collector;
-	// nil adds no observer.
+	// Observe is called with every Event. It can be, for example, the Observe method of a
+	// weirprom.Collector; nil adds no observer.
 	Observe func(weir.Event)
 
 	// Metrics is served at /metrics, which requires the token like all other paths. In Prometheus,
@@ -42,16 +42,16 @@ type Options struct {
 	// served. weirprom.Open sets Metrics and wraps Observe.
 	Metrics http.Handler
 
-	// Config holds the options of the rules. Its Overrides and its Limiter.Observe must be nil,
-	// because Open sets them. All log lines go to its Limiter.Logger.
+	// Config holds the options of the rules. The fields Overrides and Limiter.Observe must be nil,
+	// because Open sets them. All log lines go to Limiter.Logger.
 	Config config.Options
 }
 
 // Open loads a rules file and the overrides, and watches both until ctx is done. If the overrides
 // cannot be read, Open logs the error and continues; a redisstore.Store may take up to 2 s to fail.
-// The returned handler operators is that of package admin. It answers requests without the token
-// with 401. Serve it on an address that only operators can reach, or, with http.StripPrefix, under
-// a path of a server with TLS.
+// The returned handler is that of package admin, and answers requests without the token with 401.
+// Serve it on an address that only operators can reach, or, with http.StripPrefix, under a path of
+// a server with TLS.
 func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	rules *config.File, operators http.Handler, err error) {
 	switch {

@@ -218,7 +218,7 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	}
 	cause := causeOf(err)
 	f.degraded(ctx, cause, err)
-	if call := traced.Of(ctx); call != nil {
+	if call := traced.FromContext(ctx); call != nil {
 		call.FellBack(causes[cause])
 	}
 	t.SetResult(&Result{}) // primary may have set some of the fields

@@ -109,7 +109,7 @@ func wanted(f *flag.Flag) string {
 	return ""
 }
 
-// secrets are the flags whose values must stay secret. Each can also be set by a file:
+// secrets are the flags whose values must stay secret. Each secret can also be set by a file:
 // -admin-token-file names a file whose content is the value of -admin-token.
 var secrets = []string{"admin-token", "key-secret", "redis-password", "redis-sentinel-password"}
 

@@ -151,7 +151,7 @@ func (o *redisOptions) set(name string) {
 }
 
 // For the flags about Redis that are missing on the command line, parse takes the values from the
-// environment and from files. Only commands that do not require Redis call parse. Without
+// environment and from files. Only commands that can run without Redis use parse. Without
 // -redis-addrs, it sets nothing.
 func (o *redisOptions) parse(fs *flag.FlagSet, environ []string) error {
 	if o.addrs != "" {

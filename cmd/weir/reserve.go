@@ -52,10 +52,10 @@ type reservation struct {
 	Parts  []part   `json:"p"` // what was reserved, and each draw
 }
 
-// A part contains units that were spent together. The element At[i] is the time, on the store's
-// clock, at which the units were spent under Limits[i] of the reservation. The element is 0 if that
-// limit was not in force at the time, because a reload or an override had changed the limits.
-// Limits beyond the end of At were not in force either.
+// A part contains units that were spent together. The i-th element of At is the time, on the
+// store's clock, at which the units were spent under the i-th limit of the reservation. The element
+// is 0 if that limit was not in force at the time, because a reload or an override had changed the
+// limits. Limits beyond the end of At were not in force either.
 type part struct {
 	Units  int64   `json:"n"`
 	At     []int64 `json:"a"`
@@ -182,8 +182,8 @@ func (v *reservations) handler(f reservationFunc) http.Handler {
 	})
 }
 
-// read returns the call in the body of a request. If the sender may not make calls, read returns an
-// error.
+// read returns the call in the body of a request. If the sender may not make calls, the result is
+// an error.
 func (v *reservations) read(w http.ResponseWriter, r *http.Request) (*reservationCall, error) {
 	switch {
 	case !v.g.trusts(r.RemoteAddr):
@@ -211,8 +211,8 @@ func (v *reservations) read(w http.ResponseWriter, r *http.Request) (*reservatio
 	return &c, nil
 }
 
-// A reserved is the answer to /reserve and /draw.
-type reserved struct {
+// A reservedBody is the answer to /reserve and /draw.
+type reservedBody struct {
 	ID    string    `json:"id"`
 	Units int64     `json:"units"` // of the reservation
 	Ends  time.Time `json:"ends"`
@@ -312,7 +312,7 @@ func (v *reservations) take(r *http.Request, units int64, res *reservation) (any
 	}
 	res.add(units, &t)
 	id, err := v.seal(res)
-	return reserved{id, res.units(), time.Unix(res.End, 0).UTC()}, err
+	return reservedBody{id, res.units(), time.Unix(res.End, 0).UTC()}, err
 }
 
 // limits returns the limits of the key of a reservation, or no limits if the key is not limited. If
@@ -339,8 +339,8 @@ func (v *reservations) limits(ctx context.Context, l *weir.Limiter, res *reserva
 	return p.Limits(), err
 }
 
-// A settled is the answer to /settle.
-type settled struct {
+// A settledBody is the answer to /settle.
+type settledBody struct {
 	Charged *int64 `json:"charged,omitempty"` // units; only of the first settlement
 	First   bool   `json:"first"`             // false if the reservation was settled before
 }
@@ -372,7 +372,7 @@ func (v *reservations) settle(r *http.Request, c *reservationCall) (any, error) 
 	refunds, debts := v.settlement(res, *c.Used, memory)
 	first := quota.Transaction{Charges: append([]quota.Charge{res.mark()}, refunds[0]...)}
 	if err := v.store.Take(ctx, &first); err != nil || !first.Allowed() {
-		return settled{}, err
+		return settledBody{}, err
 	}
 	var errs []error
 	for _, charges := range refunds[1:] {
@@ -383,7 +383,7 @@ func (v *reservations) settle(r *http.Request, c *reservationCall) (any, error) 
 	if len(debts) > 0 {
 		errs = append(errs, v.store.Take(ctx, &quota.Transaction{Charges: debts, Mode: quota.ModeForce}))
 	}
-	return settled{Charged: c.Used, First: true}, errors.Join(errs...)
+	return settledBody{Charged: c.Used, First: true}, errors.Join(errs...)
 }
 
 // settlement returns the refunds of a settlement, by part and from the newest part on, and the

@@ -14,8 +14,8 @@ import (
 // A slowClient represents the client of a request that is forwarded. The client may send its
 // request slowly. However, the part of the body that the rules read must arrive before a deadline:
 // if a rule has a key such as json:NAME, none of the request's rules charges anything before that
-// part has been read. After the decision on the request, the body may take any time, provided that
-// it does not pause for longer than pause. Each write of the response must also end within pause,
+// part has been read. After the decision on the request, the body may take any time, as long as no
+// pause is longer than the field pause. Each write of the response must also end within pause,
 // because a client that does not read its response would otherwise hold its units in flight
 // forever. The time of the whole response is not bounded.
 type slowClient struct {
@@ -158,5 +158,5 @@ func (w slowWriter) FlushError() error {
 	return w.c.conn.Flush()
 }
 
-// Unwrap returns the ResponseWriter within, for http.ResponseController.
+// Unwrap returns the wrapped ResponseWriter, for http.ResponseController.
 func (w slowWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -313,7 +313,7 @@ func fieldsOf(text *jsonbody.Text) (found map[string][]byte, ok bool) {
 			return nil, false
 		}
 		for _, field := range fields {
-			if !jsonbody.Is(name, field) {
+			if !jsonbody.Matches(name, field) {
 				continue
 			}
 			if found[field] != nil || string(name[1:len(name)-1]) != field {

@@ -18,7 +18,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// maxSampled is the maximum number of keys that a demand counts. If there are more, the demand
+// maxSampled is the maximum number of keys that a demand counts. If there are more keys, the demand
 // leaves out half of them, chosen by a hash, so that the remaining keys are a fair sample.
 const maxSampled = 1 << 18
 
@@ -152,7 +152,7 @@ func unmeasured(l *quota.Limit, span time.Duration) string {
 	return ""
 }
 
-// A suggestion is a limit that would replace a limit of a rule.
+// A suggestion is a limit that could replace a limit of a rule.
 type suggestion struct {
 	quota.Limit
 	demand    *demand // nil if the limit stays as it is
@@ -216,7 +216,7 @@ func (r *Report) WriteSuggestions(w io.Writer) bool {
 	return true
 }
 
-// Suggested returns rules with the suggested limits.
+// Suggested returns a copy of the rules in which the suggested limits replace those of each rule.
 func (r *Report) Suggested(rules []weir.Rule) []weir.Rule {
 	rules = slices.Clone(rules)
 	for _, rule := range r.Rules {

@@ -41,7 +41,7 @@ type Options struct {
 	Suggest bool                       // true to count the units that keys request, too: see Report.WriteSuggestions
 }
 
-// A Replay replays a log. Pass its lines to Add in their order.
+// A Replay replays a log. Pass the lines of the log to Add in their order.
 type Replay struct {
 	o       Options
 	in      *bufio.Reader
@@ -63,9 +63,9 @@ func New(o Options) *Replay {
 	return &Replay{o: o, counts: newCounts(o.MaxKeys), rules: map[string]*Rule{}, report: Report{WholeSeconds: true, peers: newTally(maxPeers)}}
 }
 
-// Add reads the next line, which has no line end. The first line that can be read determines the
-// format of the log. If no rule can be replayed with that format, Add and all later calls return an
-// error.
+// Add reads the next line, which must not include its line end. The first line that can be read
+// determines the format of the log. If no rule can be replayed with that format, Add and all later
+// calls return an error.
 func (r *Replay) Add(line string) error {
 	if r.err != nil {
 		return r.err

@@ -131,7 +131,7 @@ func (t *tally) top() (keys []Key, unsure int64) {
 func (r *Report) Write(w io.Writer, name string) {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	if r.Requests > 0 {
-		p("%s: %s, %s from %s to %s", name, r.Format, many(r.Requests, "request"), At(r.From), At(r.To))
+		p("%s: %s, %s from %s to %s", name, r.Format, many(r.Requests, "request"), FormatTime(r.From), FormatTime(r.To))
 		p("refused: %s (%s)", digits(r.Refused), share(r.Refused, r.Requests))
 	}
 	for _, rule := range r.Rules {
@@ -146,7 +146,7 @@ func (r *Report) Write(w io.Writer, name string) {
 		p("  %s requests, %s allowed, %s %s (%s)", digits(rule.Requests), digits(rule.Requests-rule.Refused), verb,
 			digits(rule.Refused), share(rule.Refused, rule.Requests))
 		if rule.Refused > 0 {
-			p("  first refusal %s, last %s", At(rule.First), At(rule.Last))
+			p("  first refusal %s, last %s", FormatTime(rule.First), FormatTime(rule.Last))
 			var keys []string
 			for _, k := range rule.Top {
 				keys = append(keys, strconv.Quote(k.Key)+" "+digits(k.Refused))
@@ -192,8 +192,8 @@ func (r *Report) Notes() (notes []string) {
 	return notes
 }
 
-// At formats a time from a log, in the log's time zone.
-func At(t time.Time) string { return t.Format("2006-01-02 15:04:05 -0700") }
+// FormatTime formats a time from a log, in the log's time zone.
+func FormatTime(t time.Time) string { return t.Format("2006-01-02 15:04:05 -0700") }
 
 // describe formats limits, such as "100 in 1m0s by gcra".
 func describe(limits []quota.Limit) string {

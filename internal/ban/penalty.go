@@ -15,7 +15,7 @@ import (
 // A Penalty keeps the strikes and bans of the keys of one rule in a store. It also remembers the bans
 // that the store has reported, so that few requests with a banned key cause a call to the store.
 type Penalty struct {
-	// Store keeps the strikes and bans. Set it before the Penalty is used.
+	// Store keeps the strikes and bans. Set Store before the Penalty is used.
 	Store quota.Store
 
 	rule          string
@@ -71,9 +71,9 @@ const (
 const StrikesName = "penalty strikes"
 
 // NewPenalty returns the Penalty of a rule. A ban begins with the strike that exhausts the limit.
-// The arguments first and longest are whole numbers of microseconds. The first ban of a key has the
-// length first. Each further ban is twice as long as the one before, but at most as long as
-// longest.
+// The arguments first and longest are whole numbers of microseconds. The argument first is the
+// length of a key's first ban. Each further ban is twice as long as the one before, but at most as
+// long as longest.
 func NewPenalty(rule string, strikes quota.Limit, first, longest time.Duration) *Penalty {
 	most := max(1, longest.Microseconds())
 	return &Penalty{

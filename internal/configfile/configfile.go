@@ -53,7 +53,7 @@ func FaultOf(err error) Fault {
 	return f
 }
 
-// First returns the first token of a node. GetToken of a mapping would return its first colon.
+// First returns the first token of a node. For a mapping, GetToken would return the first colon.
 func First(n ast.Node) *token.Token {
 	switch v := n.(type) {
 	case nil:

@@ -124,11 +124,11 @@ func (b *rereader) Close() error {
 }
 
 // Member returns the value of a member of a valid object, or nil if the object has no such member.
-// Names are compared in the same way as in Is. If there are several such members, ok is false. A
+// Names are compared as Matches compares them. If there are several such members, ok is false. A
 // decoder that reads the body token by token takes three times as long.
 func Member(object []byte, name string) (value []byte, ok bool) {
 	for n, v := range Members(object) {
-		if Is(n, name) {
+		if Matches(n, name) {
 			if value != nil {
 				return nil, false
 			}
@@ -151,10 +151,10 @@ func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Is reports whether the most lenient decoder that handlers use would match the argument inBody,
-// which is a name in a body, as a JSON string, with the argument name. For example, encoding/json
-// ignores case, and encoding/json/v2 with case:ignore ignores dashes and underscores as well.
-func Is(inBody []byte, name string) bool {
+// Matches reports whether the most lenient decoder that handlers use would match inBody, which is a
+// name in a body, as a JSON string, with the given name. For example, encoding/json ignores case,
+// and encoding/json/v2 with case:ignore ignores dashes and underscores as well.
+func Matches(inBody []byte, name string) bool {
 	b := inBody[1 : len(inBody)-1]
 	if string(b) == name {
 		return true

@@ -31,7 +31,7 @@ func TestIs(t *testing.T) {
 		{`"-"`, "_", true},
 		{`"\ud800"`, "user", false},
 	} {
-		if got := Is([]byte(c.inBody), c.name); got != c.want {
+		if got := Matches([]byte(c.inBody), c.name); got != c.want {
 			t.Errorf("%s, %s: got %v, want %v", c.inBody, c.name, got, c.want)
 		}
 	}
@@ -42,7 +42,7 @@ func TestIs(t *testing.T) {
 func TestIsAllocates(t *testing.T) {
 	for _, inBody := range []string{`"messages"`, `"max_completion_tokens"`, `"Max-Tokens"`, `"max_tokens"`} {
 		b := []byte(inBody)
-		if n := testing.AllocsPerRun(100, func() { Is(b, "max_tokens") }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { Matches(b, "max_tokens") }); n != 0 {
 			t.Errorf("%s: %v allocations, want 0", inBody, n)
 		}
 	}

@@ -25,8 +25,8 @@ type entry struct {
 	until time.Time
 }
 
-// Set remembers for the time d how many units a key has left. A full Remaining drops keys whose
-// time is over. If there are no such keys, Set does not remember the new key.
+// Set remembers how many units a key has left, for the duration d. If the Remaining is full, keys
+// whose time has passed are dropped. If there are no such keys, Set does not remember the new key.
 func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	now := time.Now()
 	t.mu.Lock()
@@ -51,8 +51,8 @@ func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	t.of[Key{strings.Clone(k.Rule), strings.Clone(k.Key)}] = &entry{max(0, units), now.Add(d)}
 }
 
-// Wait returns the time until a key has enough units left for a request, or 0 if it has enough
-// already or if their number is unknown.
+// Wait returns the time until a key has enough units left for a request, or 0 if the key already
+// has enough units, or if their number is unknown.
 func (t *Remaining) Wait(k Key, cost int64) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

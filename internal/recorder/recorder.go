@@ -236,9 +236,9 @@ func (rec *Recorder) Body(b io.ReadCloser) io.ReadCloser {
 	return &rec.body
 }
 
-// A body is the body of a request. It records that a read failed, or that a read has not
-// returned. The body may be read after the handler has returned: by the transport of a
-// proxy, or by a handler that http.TimeoutHandler has abandoned.
+// A body is the body of a request, and records that a read failed or has not returned. The body may
+// be read after the handler has returned: by the transport of a proxy, or by a handler that
+// http.TimeoutHandler has abandoned.
 type body struct {
 	io.ReadCloser
 	failed  atomic.Bool

@@ -29,8 +29,8 @@ type making struct {
 // mostNames bounds the memory for names that change with each request.
 const mostNames = 64
 
-// Add counts one more value with this name. It returns true once for each name, as soon as the
-// number of values that were created within a minute has reached limit.
+// Add counts one more value with this name. Add returns true once for each name, as soon as the
+// number of values that were created within a minute has reached the given limit.
 func (c *Count) Add(name string, limit int, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -38,7 +38,7 @@ func (g *Gate) Reset() { g.last.Store(0) }
 // addresses.
 func Logger(l *slog.Logger) *slog.Logger { return slog.New(handler{l.Handler(), new(Gate)}) }
 
-// A handler is the handler of Logger.
+// A handler is the slog.Handler of a logger that Logger returns.
 type handler struct {
 	slog.Handler
 	gate *Gate

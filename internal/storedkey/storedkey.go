@@ -27,9 +27,9 @@ const Max = 128
 
 const prefix = "sha256:"
 
-// Of returns the key under which a key is stored: the key itself if it has at most Max
-// bytes, and otherwise "sha256:" and its SHA-256 in the URL alphabet of base64, 50
-// characters together. Of returns a stored key unchanged.
+// Of returns the form in which a key is stored: the key itself if it has at most Max bytes, and
+// otherwise "sha256:" and the SHA-256 of the key in the URL alphabet of base64, 50 characters
+// together. Of returns a stored key unchanged.
 //
 // Finding two long keys with the same digest takes about 2^128 attempts. A short key that
 // looks like a digest is equivalent to the long key with that digest. Only a client that

@@ -19,11 +19,11 @@ type Call interface {
 
 type key struct{}
 
-// With returns a copy of ctx in which Of finds c.
-func With(ctx context.Context, c Call) context.Context { return context.WithValue(ctx, key{}, c) }
+// NewContext returns a copy of ctx in which FromContext finds c.
+func NewContext(ctx context.Context, c Call) context.Context { return context.WithValue(ctx, key{}, c) }
 
-// Of returns the Call of ctx, or nil if the caller is not traced.
-func Of(ctx context.Context) Call {
+// FromContext returns the Call of ctx, or nil if the caller is not traced.
+func FromContext(ctx context.Context) Call {
 	c, _ := ctx.Value(key{}).(Call)
 	return c
 }
@@ -35,7 +35,7 @@ type Leader struct{ ctx context.Context }
 // Join adds a caller. If an earlier caller already leads, the new caller's trace records this fact
 // (see Call.Joined).
 func (l *Leader) Join(ctx context.Context) {
-	switch c := Of(ctx); {
+	switch c := FromContext(ctx); {
 	case c == nil:
 	case l.ctx == nil:
 		l.ctx = ctx

@@ -32,7 +32,7 @@ import (
 // Options configures the Handler that New returns. Only Limiters is required.
 type Options struct {
 	// Limiters returns the current limiters. It is called for each request. For a rules file, set
-	// it to config.File.Limiters.
+	// Limiters to config.File.Limiters.
 	Limiters func() []*weir.Limiter
 
 	// Policy returns the policy of a key. The Handler calls it instead of weir.Rule.Policy, which
@@ -59,7 +59,7 @@ type Options struct {
 	Traffic *watch.Traffic
 
 	// Warnings holds the probable misconfigurations that the Logger has reported. The page shows
-	// those of the last hour. nil means none.
+	// the warnings of the last hour. nil means none.
 	Warnings *watch.Warnings
 
 	// Stores are additional stores whose breakers and fallbacks the page shows. Pass the same
@@ -67,8 +67,9 @@ type Options struct {
 	// package stack includes its component stores.
 	Stores []weir.Store
 
-	// Who returns the operator's name from a request's context, where the authentication middleware
-	// must have stored it. The name is logged with each change. If Who is nil, the name is empty.
+	// The function Who returns the operator's name from a request's context, where the
+	// authentication middleware must have stored it. The name is logged with each change. If Who is
+	// nil, the name is empty.
 	Who func(ctx context.Context) string
 
 	// Logger logs store errors and, for each change, the operator, rule, key and body. nil means

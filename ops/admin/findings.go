@@ -20,8 +20,8 @@ type finding struct {
 	Banned    bool   // the key was banned at its last refusal
 }
 
-// Without this many refusals in a minute or in 5 minutes, there is no finding. Fewer than fewKeys
-// keys do not count as many clients.
+// A finding requires at least fewInMinute refusals in a minute, or fewInFive in 5 minutes. Fewer
+// than fewKeys keys do not count as many clients.
 const (
 	fewInMinute = 10
 	fewInFive   = 20
@@ -176,7 +176,7 @@ func (h *Handler) reloaded() (r reload) {
 // lately reports whether rules were changed a short time ago.
 func (r reload) lately() bool { return len(r.Changes) > 0 && time.Since(r.At) < reportFor }
 
-// Text returns a text about when the file was read, and about at most five changes.
+// Text describes when the file was read, and up to five of the changes.
 func (r reload) Text() string {
 	text := strings.Join(r.Changes[:min(5, len(r.Changes))], "; ")
 	if more := len(r.Changes) - 5; more > 0 {

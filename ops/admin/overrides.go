@@ -206,7 +206,8 @@ func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 }
 
 // check returns an error if the limits of an override are not valid under the rule of the target.
-// If the limits of the rule depend on the request, check does what is possible without them.
+// If the limits of the rule depend on the request, the check is done without them as far as
+// possible.
 func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) error {
 	base, known, err := h.base(ctx, &t.rule, t.scope)
 	if err != nil {

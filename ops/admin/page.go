@@ -26,8 +26,8 @@ var style string
 //go:embed refresh.js
 var refreshScript string
 
-// pageTemplate is the template of the page. The script of the page only reloads it every 5 s, so
-// the page works without the script.
+// pageTemplate is the template of the page. The script only reloads the page every 5 s, so the page
+// works without the script.
 var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"duration": durationText,
 	"percent":  func(p float64) string { return strconv.FormatFloat(p, 'g', 4, 64) + " %" },
@@ -143,7 +143,7 @@ func (p *page) can(rule string, s scope) can {
 	return c
 }
 
-// Shared reports whether all clients at one address have a key under a rule.
+// Shared reports whether all clients at one address share the given key under a rule.
 func (p *page) Shared(rule, key string) bool {
 	r := ruleNamed(p.rules, rule)
 	return r != nil && r.shared(key)

@@ -22,14 +22,14 @@ type Changes []Change
 type Change struct {
 	Rule string // the name of the rule
 
-	// What names the part of the rule that changed: "key", "cost" and so on, or "limit 1m (gcra)"
-	// with the stored name and the algorithm of a limit. It is empty if the whole rule was added
-	// or removed. If the stored name or the algorithm of a limit changes, one limit is removed and
-	// another limit, which starts counting at 0, is added.
+	// The field What names the part of the rule that changed: "key", "cost" and so on, or "limit 1m
+	// (gcra)" with the stored name and the algorithm of a limit. It is empty if the whole rule was
+	// added or removed. If the stored name or the algorithm of a limit changes, one limit is
+	// removed and another limit, which starts counting at 0, is added.
 	What string
 
-	// From describes the part before the reload, and is empty if the part was added. To
-	// describes the part after the reload, and is empty if the part was removed.
+	// From and To describe the part before and after the reload. From is empty if the part was
+	// added, and To is empty if the part was removed.
 	From, To string
 
 	// Lost reports whether units spent before the reload no longer count. Counts are lost if a

@@ -205,9 +205,9 @@ func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load()
 // from these proxies.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
-// ByIP returns the key function that "key: ip" selects in the file. It uses the trusted-proxies and
-// proxy-header settings in force when the request arrives. Use it for limits that the program
-// defines outside the file.
+// ByIP returns the key function that "key: ip" selects in the file. The function uses the
+// trusted-proxies and proxy-header settings in force when the request arrives. Use ByIP for limits
+// that the program defines outside the file.
 func (f *File) ByIP() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) { return f.current.Load().ip(r) }
 }
@@ -260,8 +260,8 @@ func Check(path string, o Options) error {
 	return err
 }
 
-// Rules returns the rules in the order in which they appear in the file. Use it to build a Limiter
-// that is not affected by reloads, such as one for [weir.Limiter.Transport].
+// Rules returns the rules in the order in which they appear in the file. Use Rules to build a
+// Limiter that is not affected by reloads, such as one for [weir.Limiter.Transport].
 func (f *File) Rules() []weir.Rule {
 	var rules []weir.Rule
 	for _, r := range f.current.Load().rules {
@@ -294,7 +294,7 @@ func (f *File) Reads(rule string) []string {
 	return sources
 }
 
-// Reload reads the file again and returns what changed. If it returns an error, the rules are
+// Reload reads the file again and returns what changed. If Reload returns an error, the rules are
 // unchanged. Call Reload when an operator requests a reload, for example with a signal. Watch
 // reloads the file automatically.
 func (f *File) Reload() (Changes, error) { return f.load(f.read()) }

@@ -270,15 +270,15 @@ func (d *decoder) noKey(n ast.Node, what string) weir.NoKey {
 
 // ipKey returns the key ip.
 func (d *decoder) ipKey() key {
-	k := key{fn: weir.ByIP(d.trusted...), text: "ip" + d.behind(), kind: kindIP, hint: hintForIP, net: weir.ByIP()}
+	k := key{fn: weir.ByIP(d.trusted...), text: "ip" + d.proxySuffix(), kind: kindIP, hint: hintForIP, net: weir.ByIP()}
 	if d.forwarded {
 		k.fn = weir.ByForwarded(d.trusted...)
 	}
 	return k
 }
 
-// If a key is an address, behind returns the suffix of its text.
-func (d *decoder) behind() (text string) {
+// proxySuffix returns the suffix of the text of a key that is an address.
+func (d *decoder) proxySuffix() (text string) {
 	separator := " behind "
 	for _, t := range d.trusted {
 		name := unix
@@ -303,7 +303,7 @@ func (d *decoder) networkKey(n ast.Node, arg string) key {
 		d.errorf(n, "key ip:%s is not valid; want the lengths of networks of IPv4 and IPv6, such as ip:32/48", arg)
 		return key{}
 	}
-	k := key{fn: weir.ByIPPrefix(ipv4, ipv6, d.trusted...), text: "ip:" + arg + d.behind(), kind: kindIP,
+	k := key{fn: weir.ByIPPrefix(ipv4, ipv6, d.trusted...), text: "ip:" + arg + d.proxySuffix(), kind: kindIP,
 		hint: hintForIP, net: weir.ByIPPrefix(ipv4, ipv6)}
 	if d.forwarded {
 		find, otherwise := weir.ForwardedAddr(d.trusted...), weir.ByForwarded(d.trusted...)
@@ -449,7 +449,7 @@ func checkName(field, name string, isNil bool, builtin []string) error {
 }
 
 // ipKey returns the key that fn returns for a request from the address v or, if v is a network,
-// from its first address. If v is neither, ok is false.
+// from its first address. If v is neither an address nor a network, ok is false.
 func ipKey(v string, fn weir.KeyFunc) (from netip.Addr, key string, ok bool) {
 	network, ok := addr.Network(v)
 	if !ok {

@@ -114,8 +114,8 @@ func (d *decoder) decode() []rule {
 	return rules
 }
 
-// rules reads the rules of one file. The argument s contains their defaults, and places maps the
-// name of each rule read so far to its place.
+// rules reads the rules of one file. The argument s contains the defaults of the rules, and the
+// argument places maps the name of each rule read so far to its place.
 func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 	n := d.fields["limits"]
 	if n == nil {
@@ -318,7 +318,8 @@ func (d *ruleDecoder) config() (nodes []ast.Node) {
 }
 
 // limits reads the config of the rule or, if own is true, of an override. The config is a list of
-// limits, or the word unlimited or denied. If it is a list, limits also returns its nodes.
+// limits, or the word unlimited or denied. If the config is a list, limits also returns the nodes
+// of the list.
 func (d *ruleDecoder) limits(n ast.Node, own bool) (word string, limits []limit, nodes []ast.Node) {
 	if s, ok := n.(*ast.StringNode); ok {
 		if s.Value != unlimited && s.Value != denied {

@@ -18,8 +18,8 @@ import (
 	"github.com/seed83679106/weir/internal/configfile"
 )
 
-// A source represents one file. Its methods read nodes of YAML and collect the errors in them. If a
-// method adds an error for a node, the value that it returns must not be used.
+// A source represents one file. The methods of a source read YAML nodes and collect the errors in
+// these nodes. If a method adds an error for a node, the value that it returns must not be used.
 type source struct {
 	path       string
 	fields     fields

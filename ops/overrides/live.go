@@ -112,8 +112,8 @@ type Override struct {
 	Note string    // why the override was set
 }
 
-// NewLive returns an empty table. Run loads the overrides from the Keeper. To load them before the
-// first request, call Refresh.
+// NewLive returns an empty table. Run loads the overrides from the Keeper. To load the overrides
+// before the first request, call Refresh.
 func NewLive(o LiveOptions) *Live {
 	o.Interval = cmp.Or(o.Interval, 500*time.Millisecond)
 	l := &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*liveRule{}}
@@ -123,7 +123,7 @@ func NewLive(o LiveOptions) *Live {
 }
 
 // Ready reports whether the table has been read at least once, by Run, Refresh, Set or Remove.
-// Without a Keeper, it always returns true.
+// Without a Keeper, Ready always returns true.
 func (l *Live) Ready() bool { return l.ready.Load() }
 
 // noneInForce describes the effect of overrides that were never read.

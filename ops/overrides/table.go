@@ -19,9 +19,10 @@ import (
 // one of Key, Prefix, All and Network must be set. Exactly one of Limits, Unlimited and Denied must
 // be set, unless the Entry has Nested entries: then all three may be unset.
 type Entry struct {
-	// Key is a key as the KeyFunc returns it, or its quota.Charge.StoredKey. No character of it has a
-	// special meaning, because clients choose keys: an Entry for the key "a*" or "0.0.0.0/1" matches
-	// only this key. In NewJoined, Key is matched against the first part of a joined key.
+	// Key is a key in the form that the KeyFunc returns, or the quota.Charge.StoredKey of such a
+	// key. No character of Key has a special meaning, because clients choose keys: an Entry for the
+	// key "a*" or "0.0.0.0/1" matches only this key. In NewJoined, Key is matched against the first
+	// part of a joined key.
 	Key string
 
 	// Prefix matches all keys with this prefix. In NewJoined, Prefix is matched against the first

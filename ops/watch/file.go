@@ -11,8 +11,8 @@ type File interface {
 	// Reloads returns how many reloads succeeded and how many failed.
 	Reloads() (loaded, failed int64)
 
-	// Err returns the error of the last reload, or nil if it succeeded. While Err is not nil, the
-	// current rules are older than the file.
+	// Err returns the error of the last reload, or nil if that reload succeeded. While Err is not
+	// nil, the current rules are older than the file.
 	Err() error
 
 	// Rules returns the current rules.

@@ -18,7 +18,7 @@ type Count struct {
 	Near    int64 // allowed requests that left less than a fifth of a limit; 0 for the rule ""
 
 	// Failed counts requests for which no decision was possible, and Passed counts those of them
-	// that OnError allowed. Both are 0 in the history of a single rule.
+	// that OnError allowed. Both counts are 0 in the history of a single rule.
 	Failed, Passed int64
 }
 

@@ -30,9 +30,9 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Top finds the keys that were refused most often in the last hour. It also remembers the latest
-// refusals: see Recent. Each remembered key takes about 600 bytes of memory, and each remembered
-// refusal about 300 bytes.
+// A Top finds the keys that were refused most often in the last hour. A Top also remembers the
+// latest refusals: see Recent. Each remembered key takes about 600 bytes of memory, and each
+// remembered refusal about 300 bytes.
 //
 // A Top uses the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, "Efficient Computation of
 // Frequent and Top-k Elements in Data Streams", 2005) with counts that expire. A Top that remembers
@@ -44,9 +44,9 @@ type Top struct {
 	mu     sync.Mutex
 	clock  clock // its slots are seconds
 	minute int64 // the newest, since the Top began
-	known  map[topKey]*counted
-	counts counts   // heap
-	last   *counted // the key that was refused last
+	known  map[topKey]*countedKey
+	counts counts      // heap
+	last   *countedKey // the key that was refused last
 	recent recent
 }
 
@@ -55,14 +55,14 @@ const minutes = 60
 
 type ruleKey struct{ rule, key string }
 
-// A topKey is a key under a rule, which may be in shadow.
+// A topKey is a key under a rule that may be in shadow mode.
 type topKey struct {
 	ruleKey
 	shadow bool
 }
 
-// A counted is a key that a Top remembers.
-type counted struct {
+// A countedKey is a key that a Top remembers.
+type countedKey struct {
 	topKey
 	at int // its index in Top.counts
 
@@ -77,12 +77,12 @@ type counted struct {
 }
 
 // counts is a heap.Interface: the key with the lowest sum comes first.
-type counts []*counted
+type counts []*countedKey
 
 func (c counts) Len() int           { return len(c) }
 func (c counts) Less(i, j int) bool { return c[i].sum < c[j].sum }
 func (c counts) Swap(i, j int)      { c[i], c[j] = c[j], c[i]; c[i].at, c[j].at = i, j }
-func (c *counts) Push(x any)        { *c = append(*c, x.(*counted)) }
+func (c *counts) Push(x any)        { *c = append(*c, x.(*countedKey)) }
 func (c *counts) Pop() any          { panic("watch: a Top forgets no key but by replacing it") }
 
 // Refused describes a key that was refused under a rule. The number of refusals is at most Count
@@ -106,7 +106,7 @@ func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: n is %d; want at least 1", n))
 	}
-	return &Top{n: n, clock: clock{time.Now(), time.Second}, known: make(map[topKey]*counted, n),
+	return &Top{n: n, clock: clock{time.Now(), time.Second}, known: make(map[topKey]*countedKey, n),
 		recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
 }
 
@@ -159,9 +159,9 @@ func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
 
 // take returns the counts of a new key. If the Top is full, take replaces the key that has the
 // lowest count, and the new key continues from that count.
-func (t *Top) take(k topKey) (c *counted) {
+func (t *Top) take(k topKey) (c *countedKey) {
 	if len(t.counts) < t.n {
-		c = &counted{at: len(t.counts)}
+		c = &countedKey{at: len(t.counts)}
 		heap.Push(&t.counts, c)
 	} else {
 		c = t.counts[0]
@@ -190,7 +190,7 @@ func (t *Top) expire(minute int64) {
 }
 
 // refused returns how often a key was refused in the last n minutes, including the current one.
-func (t *Top) refused(c *counted, n int64) Refused {
+func (t *Top) refused(c *countedKey, n int64) Refused {
 	r := Refused{Rule: c.rule, Key: c.key, Shadow: c.shadow, Reason: c.reason, Last: t.time(c.last)}
 	for m := max(0, t.minute-n+1); m <= t.minute; m++ {
 		r.Count += int64(c.perMinute[m%minutes])
@@ -234,9 +234,9 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 
 // Keys returns the keys that were refused within the last d, sorted by AtLeast, largest first. The
 // duration d is rounded up to a whole number of minutes, from 1 to 60. The current minute counts as
-// one of these, although it has not ended. The result over is the duration that the counts actually
-// cover. Keys that clients make up come last, because their Error is almost as large as their
-// Count.
+// one of these, although it has not ended. The second result is the duration that the counts
+// actually cover. Keys that clients make up come last, because their Error is almost as large as
+// their Count.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
 	t.mu.Lock()
@@ -293,11 +293,11 @@ type recent struct {
 type line struct {
 	Line
 	at, last int64
-	of       *counted // the key, until another key takes its place
+	of       *countedKey // the key, until another key takes its place
 }
 
 // observe adds a refusal of c.
-func (r *recent) observe(e *weir.Event, c *counted, now int64) {
+func (r *recent) observe(e *weir.Event, c *countedKey, now int64) {
 	if l := c.line; l != nil && now-l.at < lineSeconds && l.of == c && l.Reason == e.Refusal.Reason {
 		l.last, l.Count = now, l.Count+1
 		return

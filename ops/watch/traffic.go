@@ -27,14 +27,14 @@ type Traffic struct {
 	cause     string     // of the last request for which no decision was possible
 	failed    time.Time
 
-	ring []recorded
+	ring []recordedRequest
 	n    int64  // how many requests were recorded
 	keys []byte // a ring of the keys of the recorded requests, one key after the other
 	end  int64  // number of bytes written to keys so far: the next key goes to end % len(keys)
 }
 
-// A recorded is a request that was charged under one rule.
-type recorded struct {
+// A recordedRequest is a request that was charged under one rule.
+type recordedRequest struct {
 	at      int64 // µs since 1970
 	cost    int64 // units
 	key     int64 // where its key begins, counted like Traffic.end
@@ -55,7 +55,7 @@ func NewTraffic(n int) *Traffic {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTraffic: n is %d; want at least 1", n))
 	}
-	return &Traffic{clock: clock{time.Now(), HistoryEvery}, ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
+	return &Traffic{clock: clock{time.Now(), HistoryEvery}, ring: make([]recordedRequest, n), keys: make([]byte, max(256, n*keyBytes))}
 }
 
 // Observe records a request under each rule that charges it at least 1 unit, even if a limit
@@ -123,7 +123,7 @@ func (t *Traffic) record(rule int, c *quota.Charge, at int64, refused bool) {
 		t.end += rest
 	}
 	copy(t.keys[t.end%size:], key)
-	t.ring[t.n%int64(len(t.ring))] = recorded{at, c.Cost, t.end, uint8(len(key)), refused, uint16(rule)}
+	t.ring[t.n%int64(len(t.ring))] = recordedRequest{at, c.Cost, t.end, uint8(len(key)), refused, uint16(rule)}
 	t.n, t.end = t.n+1, t.end+int64(len(key))
 }
 
@@ -186,7 +186,7 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 		if r.refused {
 			trial.WereRefused++
 		}
-		if !take(c.states, limits, &r.recorded) {
+		if !take(c.states, limits, &r.recordedRequest) {
 			trial.Refused++
 			c.refused++
 		}
@@ -208,7 +208,7 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 
 // take charges a request to all limits if all of them have room for it, and reports whether they
 // had room.
-func take(states []quota.State, limits []weir.Limit, r *recorded) bool {
+func take(states []quota.State, limits []weir.Limit, r *recordedRequest) bool {
 	next := make([]quota.State, len(limits))
 	for i := range limits {
 		var d quota.Decision
@@ -221,7 +221,7 @@ func take(states []quota.State, limits []weir.Limit, r *recorded) bool {
 }
 
 type keyed struct {
-	recorded
+	recordedRequest
 	key string
 }
 

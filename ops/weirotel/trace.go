@@ -18,8 +18,8 @@ import (
 )
 
 // Trace returns a store that records each call to next as a span if the caller's context contains a
-// sampled span. Pass the returned store to weir.New. Trace should wrap all other stores; next is,
-// for example, a store from package stack.
+// sampled span. Pass the returned store to weir.New. Trace should wrap all other stores; the
+// argument next is, for example, a store from package stack.
 //
 //	limiter, err := weir.New(weirotel.Trace(otel.Tracer("weir"), store), weir.Options{Rules: rules})
 //
@@ -90,7 +90,7 @@ func (s *store) trace(ctx context.Context, t *quota.Transaction) (err error) {
 	}
 	err = errPanicked // until next returns
 	defer func() { s.safely(func() { c.end(t, err) }) }()
-	return s.next.Take(traced.With(trace.ContextWithSpan(ctx, c.span), c), t)
+	return s.next.Take(traced.NewContext(trace.ContextWithSpan(ctx, c.span), c), t)
 }
 
 // safely calls f, which calls the tracer.

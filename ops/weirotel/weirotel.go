@@ -39,7 +39,7 @@
 //
 // # Traces
 //
-// [Trace] wraps a store in one that records each call as a span. Pass the returned store to
+// [Trace] wraps a store in a store that records each call as a span. Pass the returned store to
 // weir.New.
 //
 // All metrics, spans and attributes are listed in ops/weirprom/METRICS.md in the repository. This package
@@ -87,8 +87,8 @@ func (m *Metrics) Observe(e weir.Event) {
 }
 
 // Expect makes the counters of refusals and bans begin with 0 for the given rules, so that an alert
-// sees their first increase. Call Expect again after a reload. It does not change counters that are
-// already reported.
+// sees their first increase. Call Expect again after a reload. Expect does not change counters that
+// are already reported.
 func (m *Metrics) Expect(rules ...weir.Rule) { m.tally.Expect(rules) }
 
 // ObserveFile uses the meter to report the version of the current rules and the number of reloads.

@@ -33,12 +33,12 @@
 //
 // # Metrics
 //
-// A Collector counts decisions, units and refusals by rule and limit. It also counts errors and
-// measures waiting times. If you pass stores to [New], the Collector also exports how many
-// decisions each store made from memory. The Collector returned by [NewFile] exports the number of
-// reloads of a rules file. Labels contain the names of rules and limits, but never a key. All
-// metrics are listed in ops/weirprom/METRICS.md in the repository. The package directory contains a Grafana
-// dashboard in dashboard.json, and recording rules and alerts in rules.yaml.
+// A Collector counts decisions, units and refusals by rule and limit. A Collector also counts
+// errors and measures waiting times. If you pass stores to [New], the Collector also exports how
+// many decisions each store made from memory. The Collector returned by [NewFile] exports the
+// number of reloads of a rules file. Labels contain the names of rules and limits, but never a key.
+// All metrics are listed in ops/weirprom/METRICS.md in the repository. The package directory
+// contains a Grafana dashboard in dashboard.json, and recording rules and alerts in rules.yaml.
 package weirprom
 
 import (
@@ -59,8 +59,8 @@ import (
 
 // A Collector is a prometheus.Collector that counts the events of one or more Limiters.
 //
-// It counts at most 1,000 limits separately, because Rule.Policy can return any number of different
-// limits. Any further limits are counted together under rule="" and limit="other".
+// A Collector counts at most 1,000 limits separately, because Rule.Policy can return any number of
+// different limits. Any further limits are counted together under rule="" and limit="other".
 type Collector struct {
 	collector
 	tally      *tally.Tally
@@ -93,9 +93,10 @@ func (c *Collector) Observe(e weir.Event) {
 	}
 }
 
-// Expect makes the counters of refusals and bans begin with 0 for the given rules. Otherwise a counter
-// has no series before its first increase, and an alert such as WeirBans misses that increase. Call
-// Expect again after a reload. It does not change counters that already have a series.
+// Expect makes the counters of refusals and bans begin with 0 for the given rules. Otherwise a
+// counter has no series before its first increase, and an alert such as WeirBans misses that
+// increase. Call Expect again after a reload. Expect does not change counters that already have a
+// series.
 func (c *Collector) Expect(rules ...weir.Rule) { c.tally.Expect(rules) }
 
 // NewFile returns a Collector that exports the version of the current rules and the number of
@@ -107,8 +108,8 @@ func NewFile(file watch.File) prometheus.Collector {
 }
 
 // Open is like ops.Open, but the returned handler operators also serves /metrics, which requires
-// the token, with the metrics of the rules, the file, the store, the process and the Go runtime. It
-// sets o.Metrics, which must be nil. If o.Observe is set, it is still called for each Event.
+// the token, with the metrics of the rules, the file, the store, the process and the Go runtime.
+// Open sets o.Metrics, which must be nil. If o.Observe is set, it is still called for each Event.
 func Open(ctx context.Context, path string, store weir.Store, o ops.Options) (
 	rules *config.File, operators http.Handler, err error) {
 	if o.Metrics != nil {

@@ -80,10 +80,10 @@ func (a *AccessLog) Report() []byte {
 	a.err = err
 	v := Replayed{Error: a.text(), Requests: r.Requests, Refused: r.Refused, Notes: r.Notes(), Cut: a.cut}
 	if r.Requests > 0 {
-		v.From, v.To = accesslog.At(r.From), accesslog.At(r.To)
+		v.From, v.To = accesslog.FormatTime(r.From), accesslog.FormatTime(r.To)
 	}
 	if r.Refused > 0 {
-		v.First, v.Last, v.Top = accesslog.At(r.Rules[0].First), accesslog.At(r.Rules[0].Last), r.Rules[0].Top
+		v.First, v.Last, v.Top = accesslog.FormatTime(r.Rules[0].First), accesslog.FormatTime(r.Rules[0].Last), r.Rules[0].Top
 	}
 	return reply(v)
 }

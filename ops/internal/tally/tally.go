@@ -22,8 +22,8 @@ func mode(shadow bool) string {
 	return "enforced"
 }
 
-// counts holds the counts of one limit of a rule, either enforced or in shadow mode. Its size is
-// that of a cache line.
+// counts holds the counts of one limit of a rule, either enforced or in shadow mode. A counts value
+// has the size of a cache line.
 type counts struct {
 	allowed, delayed, refused atomic.Int64 // decisions
 	near                      atomic.Int64 // decisions that left less than a fifth of the limit

@@ -1,6 +1,7 @@
 // Package envoy is a gRPC service for Envoy's rate limit filter,
-// envoy.service.ratelimit.v3.RateLimitService. It replaces github.com/envoyproxy/ratelimit, here
-// called Envoy's service: it reads the same files and makes the same decisions.
+// envoy.service.ratelimit.v3.RateLimitService. The package replaces
+// github.com/envoyproxy/ratelimit, here called Envoy's service: it reads the same files and makes
+// the same decisions.
 //
 // Every hit counts, even if it exceeds the limit. Windows begin at whole multiples of their unit
 // since 1970. The store is used only to count: its fixed windows have a quota larger than any

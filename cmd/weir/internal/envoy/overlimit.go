@@ -70,10 +70,9 @@ func (c *overCache) recall(a *hit, now time.Time) bool {
 	return true
 }
 
-// If the store reports that the descriptor exceeds its limit, keep remembers the counter of the
-// descriptor. If the descriptor has refunded hits, keep removes the counter. The argument before is
-// a time before the store's decision, so that the counter is never kept beyond the end of its
-// window.
+// keep remembers the counter of a descriptor that exceeds its limit according to the store. The
+// counter of a descriptor that has refunded hits is removed. The argument before must be a time
+// before the store's decision, so that the counter is never kept beyond the end of its window.
 func (c *overCache) keep(a *hit, before time.Time) {
 	if c == nil || !a.refund && a.used <= uint64(a.proto.RequestsPerUnit) {
 		return

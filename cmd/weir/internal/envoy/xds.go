@@ -136,8 +136,7 @@ func (s *Service) apply(resources []*anypb.Any) error {
 		}
 		messages = append(messages, m)
 	}
-	// Messages arrive in any order. They are sorted, so that the same update always has the same
-	// errors.
+	// Messages arrive in any order. Sorting them gives the same update the same errors.
 	slices.SortFunc(messages, func(a, b *config.RateLimitConfig) int { return cmp.Compare(a.Name, b.Name) })
 	for _, m := range messages {
 		from := file{path: fmt.Sprintf("resource %q", m.Name)}
