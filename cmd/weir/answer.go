@@ -79,8 +79,7 @@ func (a *answer) refuse(problem string) {
 	a.ResponseWriter.WriteHeader(http.StatusForbidden)
 }
 
-// end writes the header of a refusal that has no body. Call it after the handler has
-// returned.
+// end writes the header of a refusal that has no body. Call it after the handler has returned.
 func (a *answer) end() {
 	if a.refused != 0 {
 		a.refuse("")

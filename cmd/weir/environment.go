@@ -18,8 +18,7 @@ import (
 // envPrefix is the prefix of the environment variables of flags.
 const envPrefix = "WEIR_"
 
-// envName returns the name of the environment variable of a flag: WEIR_REDIS_ADDRS for
-// redis-addrs.
+// envName returns the name of the environment variable of a flag: WEIR_REDIS_ADDRS for redis-addrs.
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }

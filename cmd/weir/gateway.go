@@ -133,9 +133,8 @@ func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logge
 	return g, err
 }
 
-// openRules loads a rules file, and returns it together with the middleware that charges all
-// of its rules. The commands serve and check both call openRules, so that they accept the
-// same files.
+// openRules loads a rules file, and returns it together with the middleware that charges all of its
+// rules. The commands serve and check both call openRules, so that they accept the same files.
 func openRules(path string, store weir.Store, o config.Options) (rules *config.File,
 	limit func(http.Handler) http.Handler, err error) {
 	o.Costs = costs
@@ -199,8 +198,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		slowClientOf(r).decided = true
 		forward.ServeHTTP(w, r)
 	})))
-	// A ServeMux would redirect paths that are not clean, but the upstream must get them
-	// unchanged.
+	// A ServeMux would redirect paths that are not clean, but the upstream must get them unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w, r, client := withSlowClient(w, r, o.readTimeout, o.bodyPause)
 		defer client.end()

@@ -1,6 +1,5 @@
-// Weir limits the rates of requests that a proxy forwards. The proxy calls weir for each
-// request, or weir is the proxy itself. The limits are in a file, which weir reloads when it
-// changes.
+// Weir limits the rates of requests that a proxy forwards. The proxy calls weir for each request,
+// or weir is the proxy itself. The limits are in a file, which weir reloads when it changes.
 //
 //	weir serve -limits limits.yaml        # for nginx, Caddy, Traefik and Envoy
 //	weir serve -envoy-config dir          # in place of Envoy's rate limit service, with its files

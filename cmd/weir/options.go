@@ -190,8 +190,7 @@ func (f *faults) atLeast(fs *flag.FlagSet, least int, names ...string) {
 	}
 }
 
-// minKeySecret is the minimum length of -key-secret in bytes, the same as for
-// weir.Hashed.
+// minKeySecret is the minimum length of -key-secret in bytes, the same as for weir.Hashed.
 const minKeySecret = 16
 
 // secret adds an error if a secret is invalid, unless it is empty. White space at the end of a

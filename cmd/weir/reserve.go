@@ -62,8 +62,7 @@ type part struct {
 	Memory bool    `json:"m,omitempty"` // this process spent them while Redis was down
 }
 
-// spent returns when the units of the part were spent under the i-th limit, or 0 if they were
-// not.
+// spent returns when the units of the part were spent under the i-th limit, or 0 if they were not.
 func (p *part) spent(i int) int64 {
 	if i < len(p.At) {
 		return p.At[i]

@@ -83,8 +83,7 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 	return errors.Join(err, s.stop())
 }
 
-// newService returns a service without servers, and the gateway and the overrides that it
-// serves.
+// newService returns a service without servers, and the gateway and the overrides that it serves.
 func newService(ctx context.Context, o *options, st *stores, logger *slog.Logger) (*service, *gateway, *overrides.Live,
 	error) {
 	lo := overrides.LiveOptions{Logger: logger}

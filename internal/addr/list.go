@@ -17,8 +17,7 @@ type List struct {
 	lengths  []int // the lengths of prefixes
 }
 
-// NewList returns a list of entries. The error names an entry that would match every key or no
-// key.
+// NewList returns a list of entries. The error names an entry that would match every key or no key.
 func NewList(entries []string) (*List, error) {
 	l := &List{keys: map[string]bool{}, prefixes: map[string]bool{}}
 	for _, e := range entries {

@@ -147,13 +147,11 @@ func (p *Problem) message(after string) string {
 	}
 }
 
-// clientClosedRequest is the status that nginx logs if a client hangs up before the
-// answer.
+// clientClosedRequest is the status that nginx logs if a client hangs up before the answer.
 const clientClosedRequest = 499
 
-// Ended answers a request whose context ended with err before the request was served.
-// Even if the client is gone, the log must not show a success, and a cache must not store
-// the response.
+// Ended answers a request whose context ended with err before the request was served. Even if the
+// client is gone, the log must not show a success, and a cache must not store the response.
 func Ended(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		ReducedCapacity.Write(w, r, false)

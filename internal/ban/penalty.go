@@ -264,8 +264,7 @@ func (p *Penalty) Ban(ctx context.Context, key string, d time.Duration) error {
 	return whereMade(&t)
 }
 
-// whereMade returns an error if a change was made only in the second store of a
-// quota.Fallback.
+// whereMade returns an error if a change was made only in the second store of a quota.Fallback.
 func whereMade(t *quota.Transaction) error {
 	if t.FellBack() {
 		return quota.ErrFellBack
@@ -320,8 +319,7 @@ func LookupPause(rule, key string) quota.Charge {
 	return quota.Charge{Rule: rule, Key: key, Limit: pauses, Cost: refusing}
 }
 
-// BeginPause returns a charge that pauses a key for d, unless the key is already paused for
-// longer.
+// BeginPause returns a charge that pauses a key for d, unless the key is already paused for longer.
 func BeginPause(rule, key string, d time.Duration) quota.Charge {
 	c := LookupPause(rule, key)
 	c.Cost = costOf(d)

@@ -35,8 +35,7 @@ func Tokens(data []byte, most int) (token.Tokens, *Fault) {
 	return tokens, nil
 }
 
-// FaultOf returns an error of the YAML library as a Fault, with its place if the place is
-// known.
+// FaultOf returns an error of the YAML library as a Fault, with its place if the place is known.
 func FaultOf(err error) Fault {
 	f := Fault{1, 1, err.Error()}
 	var syntax interface { // yaml.Error, an interface, so that package admin need not compile the package yaml

@@ -84,8 +84,7 @@ type rereader struct {
 	err  error  // the error after head; nil means that rest follows
 }
 
-// again returns the Text of the first max bytes, or nil if it is not known, or no longer
-// known.
+// again returns the Text of the first max bytes, or nil if it is not known, or no longer known.
 func (b *rereader) again(max, length int64) *Text {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -192,10 +191,9 @@ func fold(name []byte) (r rune, n int) {
 	return -1, 0
 }
 
-// At returns the value at a path of a JSON object, or "" if it is missing or the body is
-// empty. ok is false if the body is neither empty nor a whole object, if a member of the path
-// occurs twice or is not an object, or if the function text does not accept the value at the
-// end.
+// At returns the value at a path of a JSON object, or "" if it is missing or the body is empty. ok
+// is false if the body is neither empty nor a whole object, if a member of the path occurs twice or
+// is not an object, or if the function text does not accept the value at the end.
 func (t *Text) At(path ...string) (s string, ok bool) {
 	value, ok := t.Value()
 	if !ok || value == nil {

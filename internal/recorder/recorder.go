@@ -13,9 +13,8 @@ import (
 	"github.com/seed83679106/weir/internal/safe"
 )
 
-// A Recorder is a ResponseWriter that records the status and the size of a response, and
-// whether the client sent its whole request and received the response. Only its
-// ResponseWriter need be set.
+// A Recorder is a ResponseWriter that records the status and the size of a response, and whether
+// the client sent its whole request and received the response. Only its ResponseWriter need be set.
 type Recorder struct {
 	http.ResponseWriter
 	Status   int // 0 if nothing was sent

@@ -17,8 +17,7 @@ type Gate struct {
 	unlogged atomic.Int64
 }
 
-// Pass reports whether a line may be logged now and, if so, how many lines were omitted
-// before it.
+// Pass reports whether a line may be logged now and, if so, how many lines were omitted before it.
 func (g *Gate) Pass() (unlogged int64, ok bool) {
 	last, now := g.last.Load(), time.Now().UnixNano()
 	since := now - last

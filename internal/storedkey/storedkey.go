@@ -1,6 +1,5 @@
 // Package storedkey handles the parts of stored keys: the keys, whose length it bounds because
-// clients choose them, and the names of rules, limits and algorithms, which the program
-// chooses.
+// clients choose them, and the names of rules, limits and algorithms, which the program chooses.
 package storedkey
 
 import (
@@ -31,10 +30,9 @@ const prefix = "sha256:"
 // otherwise "sha256:" and the SHA-256 of the key in the URL alphabet of base64, 50 characters
 // together. Of returns a stored key unchanged.
 //
-// Finding two long keys with the same digest takes about 2^128 attempts. A short key that
-// looks like a digest is equivalent to the long key with that digest. Only a client that
-// knows the long key can compute its digest, and such a client could send the long key
-// itself.
+// Finding two long keys with the same digest takes about 2^128 attempts. A short key that looks
+// like a digest is equivalent to the long key with that digest. Only a client that knows the long
+// key can compute its digest, and such a client could send the long key itself.
 func Of(key string) string {
 	if len(key) <= Max {
 		return key

@@ -228,8 +228,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err
 	return e.answer(h, c)
 }
 
-// ofKey returns the function of an endpoint that answers for the key of the query under
-// the rules.
+// ofKey returns the function of an endpoint that answers for the key of the query under the rules.
 func ofKey(answer func(*Handler, context.Context, []rule, string, netip.Addr) (*stateBody, error)) func(*Handler, *call) (any, error) {
 	return func(h *Handler, c *call) (any, error) {
 		from, err := clientAddr(c.q)

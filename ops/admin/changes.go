@@ -127,8 +127,7 @@ func (h *Handler) undo(c *call) (any, error) {
 	return h.carryOut(t, n.What, func(ctx context.Context) error { return n.undo(ctx, t) })
 }
 
-// was is the override of a key before or after a change. ok is false if the key had no
-// override.
+// was is the override of a key before or after a change. ok is false if the key had no override.
 type was struct {
 	overrides.Override
 	ok bool

@@ -115,8 +115,7 @@ func (r *rule) byAddress() (has, differs bool) {
 	return has && also, has && also && one != other
 }
 
-// shared reports whether all clients at one address, such as the users in an office, have the
-// key.
+// shared reports whether all clients at one address, such as the users in an office, have the key.
 func (r *rule) shared(key string) bool {
 	client, ok := addrOf(key)
 	if !ok {

@@ -101,8 +101,7 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 	return list
 }
 
-// storedKey returns the form in which a key that an operator has typed is stored under a
-// rule.
+// storedKey returns the form in which a key that an operator has typed is stored under a rule.
 func (h *Handler) storedKey(rule, typed string) string {
 	s, _ := h.stored(rule, scope{Key: typed}) // after an error, the key is unchanged
 	return storedkey.Of(s.Key)

@@ -107,9 +107,8 @@ func (d *decoder) validLimit(n ast.Node, l limit) {
 	d.valid(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
 }
 
-// mostEntries is the maximum number of requests that a sliding log may have to remember
-// for one key. A million entries take 16 to 32 MB in a memstore, and about 11 MB in
-// Redis.
+// mostEntries is the maximum number of requests that a sliding log may have to remember for one
+// key. A million entries take 16 to 32 MB in a memstore, and about 11 MB in Redis.
 const mostEntries = 1_000_000
 
 // checkLimits checks whether limits that are charged together fit each other and the cost of the
@@ -244,8 +243,7 @@ func (l limit) String() string {
 	return s
 }
 
-// The fields of a penalty and of its strikes. Strikes have no name, because clients
-// never see them.
+// The fields of a penalty and of its strikes. Strikes have no name, because clients never see them.
 var (
 	penaltyFields = []string{"strikes", "for", "most"}
 	strikesFields = []string{"limit", "period", "algorithm", "burst"}

@@ -79,8 +79,7 @@ func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[entry]int) (v
 	return values
 }
 
-// hintForValue returns a hint about what to write if k never returns the key v, and
-// otherwise "".
+// hintForValue returns a hint about what to write if k never returns the key v, and otherwise "".
 func (k *key) hintForValue(v entry) string {
 	switch {
 	case v.isPrefix && v.text == "":

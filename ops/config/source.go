@@ -340,8 +340,7 @@ func (d *source) enforcement(n ast.Node, what string) weir.Enforcement {
 	return weir.Enforcement{}
 }
 
-// percentage returns the number in a text such as 12.5%. ok is false if n is not such a
-// text.
+// percentage returns the number in a text such as 12.5%. ok is false if n is not such a text.
 func percentage(n ast.Node) (percent float64, ok bool) {
 	s, _ := n.(*ast.StringNode)
 	if s == nil {

@@ -36,8 +36,7 @@ type Entry struct {
 	// Live table may have such entries, and each of them must be Denied. See Live.DenyFrom.
 	Network netip.Prefix
 
-	// Limits replace those of the rule. See weir.Rule.ForKey for the fields that a limit can
-	// omit.
+	// Limits replace those of the rule. See weir.Rule.ForKey for the fields that a limit can omit.
 	Limits []weir.Limit
 
 	Unlimited bool // the rule does not limit the key

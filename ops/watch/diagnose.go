@@ -79,8 +79,7 @@ type diagnosis struct {
 	gates sync.Map // a *sparse.Gate for each code
 }
 
-// found logs a warning, unless it has logged a warning with the same code within the last
-// minute.
+// found logs a warning, unless it has logged a warning with the same code within the last minute.
 func (d *diagnosis) found(code, message string, attrs ...any) {
 	gate, _ := d.gates.LoadOrStore(code, &sparse.Gate{Every: time.Minute})
 	if _, ok := gate.(*sparse.Gate).Pass(); ok {

@@ -38,8 +38,7 @@ type history struct {
 	ring [historySlots]Count // slot n has the index n % historySlots
 }
 
-// at returns the counts of a slot, and clears the slots between the newest slot and this
-// one.
+// at returns the counts of a slot, and clears the slots between the newest slot and this one.
 func (h *history) at(n int64) *Count {
 	for h.slot = max(h.slot, n-historySlots); h.slot < n; {
 		h.slot++

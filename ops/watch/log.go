@@ -86,8 +86,7 @@ func longest(e *weir.Event) string {
 	return ""
 }
 
-// allow reports whether a line may be logged now, and how many lines were dropped before
-// it.
+// allow reports whether a line may be logged now, and how many lines were dropped before it.
 func (l *refusalLog) allow() (unlogged int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -173,8 +173,7 @@ func (t *Top) take(k topKey) (c *countedKey) {
 	return c
 }
 
-// expire drops the refusals of the minutes that are no longer counted when a new minute
-// begins.
+// expire drops the refusals of the minutes that are no longer counted when a new minute begins.
 func (t *Top) expire(minute int64) {
 	if minute == t.minute {
 		return

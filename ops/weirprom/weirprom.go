@@ -100,8 +100,7 @@ func (c *Collector) Observe(e weir.Event) {
 func (c *Collector) Expect(rules ...weir.Rule) { c.tally.Expect(rules) }
 
 // NewFile returns a Collector that exports the version of the current rules and the number of
-// reloads. To register a second file, add a label to its metrics with
-// prometheus.WrapCollectorWith.
+// reloads. To register a second file, add a label to its metrics with prometheus.WrapCollectorWith.
 func NewFile(file watch.File) prometheus.Collector {
 	c := newCollector(tally.FileMetrics(file))
 	return &c // a pointer, because collectors are compared

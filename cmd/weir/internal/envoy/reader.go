@@ -283,8 +283,7 @@ func tooManyAliases(f *ast.File) bool {
 	return s.aliased > maxAliased
 }
 
-// size returns the number of nodes to which n expands, and adds the nodes of aliases to
-// s.aliased.
+// size returns the number of nodes to which n expands, and adds the nodes of aliases to s.aliased.
 func (s *sizer) size(n ast.Node) int {
 	size := 1
 	switch n := n.(type) {
