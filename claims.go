@@ -565,8 +565,8 @@ func (l *Limiter) takeShadow(d *decision) {
 	done = true
 }
 
-// hold holds the request's units in flight until release is called. If the request has spent no
-// such units, hold returns nil.
+// hold keeps the request's units in flight reserved until release is called. If the request has
+// spent no such units, hold returns nil.
 func (l *Limiter) hold(d *decision) (release func()) {
 	for i := range d.claims {
 		if d.claims[i].inFlight {

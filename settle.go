@@ -18,9 +18,10 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An Outcome describes a request that has been served. Rule.Settle uses it to return the final cost.
-// While the request is being served, the cost returned by Rule.Cost stays reserved, so concurrent
-// requests cannot overspend. Rule.Cost should therefore return the most that a request may cost.
+// An Outcome describes a request that has been served. Rule.Settle receives an Outcome and returns
+// the final cost. While the request is being served, the cost returned by Rule.Cost stays reserved,
+// so concurrent requests cannot overspend. Rule.Cost should therefore return the most that a
+// request may cost.
 //
 // If the final cost is lower, the difference is refunded, except for units that have already
 // expired. If the final cost is higher, the difference is charged even if it exceeds the limit. The

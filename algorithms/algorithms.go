@@ -42,9 +42,9 @@ type view struct {
 	reset     int64
 }
 
-// decide fills in d, the decision about a charge. The charge is made at the time now. No charge
-// fits before the time at, which is now or later, and v is the view at that time. The charge fits
-// retry µs after the time at, unless retry is never.
+// decide fills in d, the decision about a charge. The charge is made now. The argument at is the
+// first instant, now or later, at which any charge can fit, and v is the view at that instant. The
+// charge fits retry µs after that instant, unless retry is never.
 func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {

@@ -90,7 +90,7 @@ func (c calendar) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.
 	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
 }
 
-// Window returns the start and the end of the window that contains the instant at. All three times
+// Window returns the start and the end of the window that contains a given instant. All three times
 // are in µs since 1970.
 func (c calendar) Window(at int64) (start, end int64) {
 	at = min(max(at, -lastInstant), lastInstant)
@@ -125,7 +125,7 @@ func (c calendar) Window(at int64) (start, end int64) {
 const lastInstant = 1 << 60
 
 // Edges returns the starts of six successive windows, in µs since 1970. The second of these windows
-// contains the instant at. Scripts need the starts, because Lua in Redis has no time zones.
+// contains the given instant. Scripts need the starts, because Lua in Redis has no time zones.
 func (c calendar) Edges(at int64) []int64 {
 	start, end := c.Window(at)
 	before, _ := c.Window(start - 1)

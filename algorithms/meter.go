@@ -104,10 +104,10 @@ func (m meter) debtAt(s *quota.State) debt {
 	return debt{s.A, s.B}
 }
 
-// At the time at, which is never earlier than s.At, counted returns the part of the debt that the
-// limit counts, and the whole debt. A debt is overdue if it exceeds what the limit can hold. A
-// larger limit with the same name has then stored it: the limit of another tier, or the same limit
-// before a change.
+// counted returns the part of the debt that the limit counts at a given time, and the whole debt at
+// that time. The argument at is never earlier than s.At. A debt is overdue if it exceeds what the
+// limit can hold. A larger limit with the same name has then stored it: the limit of another tier,
+// or the same limit before a change.
 //
 // The limit counts only as much of the debt as it can hold. This part drains as if the limit had
 // just become full at the instant At. A charge adds its cost to what is left of the whole debt, and
@@ -224,10 +224,9 @@ func (m meter) refunded(s quota.State, now, n int64) quota.State {
 	return quota.State{At: s.At}
 }
 
-// A charge with cost > 0 joins the queue at the instant now. It leaves the queue at its slot, but
-// not before the instant at. The method queue returns the next state, and in wait the µs until the
-// slot. If there is no room, ok is false, next is s, and wait is the µs until there is room, or
-// never.
+// A charge with cost > 0 joins the queue now. It leaves the queue at its slot, but never earlier
+// than the argument at. The method queue returns the next state, and in wait the µs until the slot.
+// If there is no room, ok is false, next is s, and wait is the µs until there is room, or never.
 func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
@@ -256,10 +255,11 @@ func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait
 // floor is like wait, but rounds down.
 func (m meter) floor(d debt) int64 { return m.wait(d.units, d.rest-m.quota+1) }
 
-// cancel refunds n units that were reserved for the time at. If no charge came after them, the debt
-// falls by n units. If a charge came later, some of the n units may have drained before it, and the
-// debt falls only by the others. If the debt is also overdue, other limits may have drained the
-// units faster than this limit does, and the debt falls at most by the forced part.
+// cancel refunds n units that were reserved for a given time, the argument at. If no charge came
+// after them, the debt falls by n units. If a charge came later, some of the n units may have
+// drained before it, and the debt falls only by the others. If the debt is also overdue, other
+// limits may have drained the units faster than this limit does, and the debt falls at most by the
+// forced part.
 func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 && s.B <= 0 && at < now {
 		return s
@@ -303,9 +303,10 @@ func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quot
 	return m.refunded(s, now, n)
 }
 
-// force spends units at the time at, which is never earlier than s.At, even if they do not fit. The
-// debt may then exceed the size. It drains at the rate of the limit, and until there is room again,
-// nothing fits. Units that would raise the debt above the result of most are not spent.
+// force spends units even if they do not fit. It spends them at a given time: the argument at,
+// which is never earlier than s.At. The debt may then exceed the size. It drains at the rate of the
+// limit, and until there is room again, nothing fits. Units that would raise the debt above the
+// result of most are not spent.
 func (m meter) force(s quota.State, at, cost int64) quota.State {
 	counts, whole := m.counted(&s, at)
 	n := min(cost, m.most()-whole.units)

@@ -58,8 +58,8 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 	case cost < 0:
 		n := min(refundOf(cost), g.spent())
 		g.refund(n)
-		// Keep the units that are in the window at the time now, because they count again if a
-		// reservation is cancelled.
+		// Keep the units that are in the current window, because they count again if a reservation
+		// is cancelled.
 		var all spentLog
 		all.read(s, l, now)
 		all.refund(n)
@@ -71,9 +71,10 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 	g.view().decide(d, now, at, 0, true)
 }
 
-// Reserve is like Take, but for units that will be spent at the later instant at. Package quota
-// calls Reserve instead of Take for a charge that waits. Reserve keeps units that will have left
-// the window at that instant, because they still count if the reservation is cancelled.
+// Reserve is like Take, but for units that will be spent at a later instant, the argument at.
+// Package quota calls Reserve instead of Take for a charge that waits. Reserve keeps units that
+// will have left the window at that instant, because they still count if the reservation is
+// cancelled.
 func (g slidingLog) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, d quota.Decision) {
 	next, d = g.Take(s, l, at, cost)
 	var old spentLog
@@ -120,7 +121,7 @@ type spentLog struct {
 	base          int64 // units before the first mark
 }
 
-// read fills g with the log of s under the limit l at the instant at.
+// read fills g with the log of s under the limit l, as of a given instant.
 func (g *spentLog) read(s *quota.State, l *quota.Limit, at int64) {
 	g.quota, g.period, g.at = l.Quota, int64(l.Period)/microsecond, at
 	g.marks, g.base = s.Log, s.A

@@ -99,10 +99,10 @@ func (p *parser) take(c byte) bool {
 	return true
 }
 
-// span skips the next characters that satisfy in, and returns them.
-func (p *parser) span(in func(c byte) bool) string {
+// span skips and returns the next characters for which accept returns true.
+func (p *parser) span(accept func(c byte) bool) string {
 	i := 0
-	for i < len(p.rest) && in(p.rest[i]) {
+	for i < len(p.rest) && accept(p.rest[i]) {
 		i++
 	}
 	s := p.rest[:i]

@@ -51,7 +51,7 @@ type hot struct {
 	_    [56]byte
 }
 
-// promote counts a decision, made with the meter m at the time now, about the state in the slot sl.
+// promote counts a decision that was just made with the meter m about the state in the slot sl.
 // After promoteAfter such decisions, the state becomes a hot state if it fits into a word.
 func (sh *shard) promote(m *meter, sl *slot, now int64) {
 	if sh.repeated != sl.id {

@@ -40,8 +40,7 @@ type debt struct {
 	reset int64 // µs from the end of ahead until the debt has drained; 0 until it is computed, or if there is no debt
 }
 
-// debtOf returns the debt in a slot, as seen at the time now, without its reset. The slot must be
-// readable.
+// debtOf returns the current debt in a slot, without its reset. The slot must be readable.
 func (m *meter) debtOf(s *slot, now int64) (d debt) {
 	if s == nil || s.reset() <= now {
 		return d
@@ -86,7 +85,7 @@ func (m *meter) spend(d *debt, cost int64) {
 	d.reset = m.wait(d.units, d.parts)
 }
 
-// save writes a debt to the slot. The debt already includes the charge made at the instant now.
+// save writes a debt to the slot. The debt already includes the charge that was just made.
 func (m *meter) save(s *slot, d *debt, id uint64, now int64) {
 	rank := int64(someLeft)
 	if m.lacks(d, 1) {

@@ -183,11 +183,11 @@ func (sh *shard) lock(now int64) int64 {
 	return sh.instant(now)
 }
 
-// instant returns the instant of a decision. The caller has read the time now from the clock before
-// taking the lock, and another caller may have read a later time and taken the lock first. The
-// result is therefore never earlier than the instant of the last decision under the lock. There is
-// one exception: if that instant is a second or more ahead of now, the clock has been set back, and
-// instant returns now.
+// instant returns the instant of a decision. The caller has read the argument now from the clock
+// before taking the lock, and another caller may have read a later time and taken the lock first.
+// The result is therefore never earlier than the instant of the last decision under the lock. There
+// is one exception: if that instant is a second or more ahead of now, the clock has been set back,
+// and instant returns now.
 func (sh *shard) instant(now int64) int64 {
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
 		return sh.last

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// prepare fills in the Result of t for the instant at, and allocates the decisions if necessary.
+// prepare fills in the Result of t for a decision at the given instant, and allocates the decisions
+// if necessary.
 func (t *Transaction) prepare(at int64) {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
@@ -275,8 +276,8 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// takeAt evaluates a charge that is made at the instant now and spends its units at the instant at,
-// which is the same or later.
+// takeAt evaluates a charge that is made now and spends its units now or later, at the instant in
+// the argument at.
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	if r, ok := l.Algorithm.(reserver); ok {
 		return r.Reserve(s, l, now, at, cost)
@@ -302,8 +303,8 @@ func (t *Transaction) explainRefusal(now int64, within time.Duration, states []S
 }
 
 // queueRetry returns the wait until a charge can join the queue. The caller is willing to wait in
-// the queue for up to the duration within. The charge can join if there is room and the wait for
-// the slot is at most within.
+// the queue for up to the argument within. The charge can join if there is room and the wait for
+// the slot is no longer than that.
 func queueRetry(q queuer, s *State, l *Limit, now, cost int64, within time.Duration) (retry time.Duration) {
 	_, slot, ok := q.Queue(*s, l, now, now, cost)
 	if !ok && slot != Never {
@@ -330,7 +331,7 @@ type Undo struct {
 	Log bool
 }
 
-// undoOf returns the Undo of a reservation made at the time now.
+// undoOf returns the Undo of a reservation that is made now.
 func undoOf(c *Charge, now int64, before, after State) Undo {
 	_, d := c.Limit.Algorithm.Take(before, &c.Limit, now, 0)
 	u := Undo{Before: before, After: after, Until: now + int64(d.ResetAfter/time.Microsecond), Log: len(after.Log) > 0}

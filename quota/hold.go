@@ -141,9 +141,9 @@ const (
 )
 
 // retry releases units whose release has failed, unless their lease expires first. The store may
-// have released the units despite the error. A second release would then release the units of
-// another request that this process has spent in the same µs. If there is such a request, retry
-// waits until it has ended.
+// have released the units despite the error. A second attempt could then release units that another
+// request of this process has spent in the same µs. If there is such a request, retry waits until
+// it has ended.
 func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 	if time.Until(ends) <= wait {
 		return

@@ -193,7 +193,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 	return served
 }
 
-// unknown fills Decisions with placeholders for the instant at. In each of them, Allowed is true
+// unknown fills Decisions with placeholders for a given instant. In each of them, Allowed is true
 // and Remaining is unknown (-1).
 func (t *Transaction) unknown(at int64) {
 	t.prepare(at)
@@ -202,8 +202,8 @@ func (t *Transaction) unknown(at int64) {
 	}
 }
 
-// refuses reports whether the block b refuses the charge c at the current time. The caller is
-// willing to wait for the duration within. The argument limit is the hash of the charge's limit.
+// refuses reports whether the block b refuses the charge c at the current time. The argument within
+// is how long the caller is willing to wait, and limit is the hash of the charge's limit.
 func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64) bool {
 	if now >= b.until() {
 		return false

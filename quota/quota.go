@@ -77,11 +77,11 @@ type Algorithm interface {
 	// and must never change.
 	Name() string
 
-	// Take decides whether cost units may be spent at the instant now, in microseconds since 1970.
-	// It returns the new state, or s unchanged if the units may not be spent. A cost of 0 is always
-	// allowed and spends nothing; its Decision describes s. If a cost is allowed, every smaller
-	// cost is allowed too. A negative cost refunds the newest units, but never more than were
-	// spent.
+	// Take decides whether cost units may be spent now. The argument now is in microseconds since
+	// 1970. It returns the new state, or s unchanged if the units may not be spent. A cost of 0 is
+	// always allowed and spends nothing; its Decision describes s. If a cost is allowed, every
+	// smaller cost is allowed too. A negative cost refunds the newest units, but never more than
+	// were spent.
 	//
 	// If s.At is later than now, either units are reserved or the clock has stepped back. No charge
 	// fits before s.At. A charge therefore cannot overtake a reservation, and a clock that steps

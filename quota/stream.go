@@ -128,12 +128,12 @@ func (s *Stream) Close(ctx context.Context) error {
 // mostSpent is the number of leases that a Stream remembers for Refund.
 const mostSpent = 64
 
-// Refund refunds drawn units. Use it, for example, if the work has failed. For each charge of the
-// Stream, units contains the number of units to refund; no more are refunded than were drawn. The
-// units that were drawn last are refunded first. Units that have expired are not refunded. If the
-// Stream has called the store more than 64 times, some of the oldest units are not refunded either.
-// Refund calls the store once for each call that has spent some of the units. Refund may be called
-// after Close, and works even if ctx is done.
+// Refund refunds drawn units. Use Refund, for example, if the work has failed. For each charge of
+// the Stream, units contains the number of units to refund; no more are refunded than were drawn.
+// The units that were drawn last are refunded first. Units that have expired are not refunded. If
+// the Stream has called the store more than 64 times, some of the oldest units are not refunded
+// either. Refund calls the store once for each call that has spent some of the units. Refund may be
+// called after Close, and works even if ctx is done.
 func (s *Stream) Refund(ctx context.Context, units ...int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

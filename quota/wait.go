@@ -83,11 +83,11 @@ func spends(charges ...Charge) error {
 }
 
 // Wait reserves a slot and waits until the slot begins, which is the first instant at which all
-// charges fit. If the slot would begin after ctx's deadline, or later than the duration within from
-// now, Wait spends nothing and immediately returns a *LimitedError. Callers with the same key get
-// slots in order of arrival, across all processes that share the store. For concurrency limits, use
-// Hold instead, because Wait neither waits until units in flight are released nor releases units
-// itself.
+// charges fit. If the slot would begin after ctx's deadline, or if the wait would exceed the
+// argument within, Wait spends nothing and immediately returns a *LimitedError. Callers with the
+// same key get slots in order of arrival, across all processes that share the store. For
+// concurrency limits, use Hold instead, because Wait neither waits until units in flight are
+// released nor releases units itself.
 //
 // If ctx is done before the call, Wait spends nothing and returns ctx.Err(). If ctx is done before
 // the slot begins, Wait cancels the reservation and returns ctx.Err(). Wait does not interrupt its

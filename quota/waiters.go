@@ -14,8 +14,8 @@ import (
 )
 
 // Callers in a process that wait for the same limit and key form a line, in order of arrival. Only
-// the first caller in a line may call the store. This file determines when it does so, but makes no
-// decisions.
+// the first caller in a line may call the store. This file determines when the first caller calls
+// the store, but makes no decisions.
 
 // A waitKey identifies what callers wait for.
 type waitKey struct {
@@ -66,7 +66,7 @@ type place struct {
 	line    *line
 }
 
-// arrive returns a number that is higher than those of earlier callers.
+// arrive returns a number that is higher than the numbers of earlier callers.
 func arrive() uint64 { return waiting.arrivals.Add(1) }
 
 // anyoneWaits reports whether a caller waits in any line.

@@ -143,7 +143,7 @@ func (w *watch) changed(key string, all bool) {
 	}
 }
 
-// The store calls current when it has reported all changes before the time at. The zero Time means
+// The store calls current with a time before which it has reported all changes. The zero Time means
 // that the store has lost track.
 func (w *watch) current(at time.Time) {
 	w.mu.Lock()

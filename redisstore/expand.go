@@ -172,7 +172,7 @@ func (s *section) lua(template string) string {
 	return fill(text, "_v", s.no, s.words())
 }
 
-// fill replaces words with their values, and the suffix of any other name with the number no.
+// fill replaces words with their values, and the suffix of any other name with a number.
 func fill(text, suffix string, no int, words map[string]string) string {
 	return word.ReplaceAllStringFunc(text, func(w string) string {
 		if value, ok := words[w]; ok {

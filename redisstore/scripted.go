@@ -8,9 +8,9 @@ import "github.com/seed83679106/weir/quota"
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
 // The first four arguments are the At, A, B and Until fields of the state; for a new key, all four
-// are 0. The arguments now and period are in µs, and cost is never 0. The time now is never earlier
-// than the time at. If the state's At is in the future, the script passes At as now, and adds the
-// time until At to the wait that the function returns.
+// are 0. The arguments now and period are in µs, and cost is never 0. The argument now is never
+// earlier than the argument at. If the state's At is in the future, the script passes At as now,
+// and adds the time until At to the wait that the function returns.
 //
 // If the cost fits, the take function returns 0 and the four numbers of the new state. Otherwise,
 // it returns the time in µs from now until the cost fits, or −1 if the cost will never fit. A
@@ -38,10 +38,11 @@ import "github.com/seed83679106/weir/quota"
 //	local function force(at, a, b, till, now, cost, quota, period, burst)
 //
 // For the queue and cancel functions, now is the time of the clock, which may be earlier than the
-// state's At. The queue function finds the first free place in the queue at or after the time slot.
-// It returns the wait in µs and a boolean that reports whether there is room. If there is room, it
-// also returns the four numbers of the new state. The cancel function refunds n units that were
-// spent at the instant of. It returns the four numbers of the new state, or nothing if no units
+// state's At. The queue function finds the first free place in the queue at or after the time in
+// its sixth argument. It returns the wait in µs and a boolean that reports whether there is room.
+// If there is room, it also returns the four numbers of the new state. The cancel function refunds
+// units that were spent at one instant, which is its sixth argument. The seventh argument is the
+// number of units. The function returns the four numbers of the new state, or nothing if no units
 // were spent at that instant. The force function returns the four numbers of the new state,
 // followed by the C field. If it spends nothing, it returns nothing.
 //

@@ -45,8 +45,8 @@ import (
 type Leaser interface {
 	optional.Canceler
 
-	// Usable returns how many of n leased units can still be used at the instant now without
-	// exceeding the limit. The units were spent by the decision d at the earlier instant at. Both
+	// Usable returns how many of n leased units can still be used now without exceeding the limit.
+	// The units were spent by the decision d, at the earlier instant in the argument at. Both
 	// instants are in µs since 1970. The caller never uses more units than the result. In the next
 	// call, n is therefore at most this result minus the number of units used since then.
 	Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64

@@ -37,7 +37,7 @@ type found struct {
 	unreadable  bool // one of the counts is not between 0 and 2^63 − 1
 }
 
-// The variable countFields lists the fields that contain token counts in the usage.
+// The variable countFields lists the fields of a response's usage that contain token counts.
 var countFields = []string{
 	"prompt_tokens", "input_tokens", "completion_tokens", "output_tokens",
 	"prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens",

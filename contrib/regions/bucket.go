@@ -26,9 +26,9 @@ type step struct {
 
 // The algorithm bucket counts the units of a limit whose rate changes with the region's part. It
 // admits the same charges as GCRA and TokenBucket, but the debt of a key drains at the rate that
-// the region had at the time. If a key was idle while other regions had the rate, the debt
-// therefore does not drain at the region's current rate. The rate is returned by the method rate,
-// not derived from the limit.
+// the region had at the time. A key that was idle while other regions had the rate therefore does
+// not gain units at the region's current rate. The rate is returned by the method rate, not derived
+// from the limit.
 //
 // In a state, A is the debt at the instant At, in ticks. If the limit's Period is p µs, a unit is p
 // ticks. A debt may exceed the burst after quota.ModeForce, or if another limit with the same name
@@ -61,8 +61,8 @@ func partOf(units, part int64) int64 {
 	return max(1, units/whole*part+units%whole*part/whole)
 }
 
-// drained returns how many ticks of a debt drain between the instants from and to. For the time
-// after now, it assumes the current rate.
+// drained returns how many ticks of a debt drain between two instants. For the time after now, it
+// assumes the current rate.
 func (b bucket) drained(from, now, to int64) (ticks int64) {
 	drain := func(rate, time int64) {
 		if hi, lo := bits.Mul64(uint64(rate), uint64(time)); hi > 0 || lo > mostDebt {
@@ -84,7 +84,7 @@ func (b bucket) drained(from, now, to int64) (ticks int64) {
 	return ticks
 }
 
-// debt returns the debt of a key at the instant at, which is never earlier than s.At.
+// debt returns the debt of a key at a given instant, which is never earlier than s.At.
 func (b bucket) debt(s *quota.State, now, at int64) int64 {
 	if s.A <= 0 {
 		return 0
@@ -97,8 +97,8 @@ func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.Stat
 	return b.Reserve(s, l, now, now, cost)
 }
 
-// Reserve evaluates a charge that is requested at the time now and spent at the time at, which is
-// the same or later.
+// Reserve evaluates a charge that is requested now and spent at the same or a later instant, the
+// argument at.
 func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision) {
 	last := max(at, s.At)
 	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), quota.Decision{Allowed: true}

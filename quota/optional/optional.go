@@ -61,8 +61,8 @@ type Stepper interface {
 // A Queuer is a quota.Algorithm, such as LeakyBucket, with a queue for callers that are willing to
 // wait. Charges leave the queue one after the other.
 type Queuer interface {
-	// Queue adds a charge of cost > 0 units to the queue at the instant now. The charge leaves the
-	// queue when its slot begins, but not before the instant at. Both instants are in µs since
+	// Queue adds a charge of cost > 0 units to the queue. The charge leaves the queue when its slot
+	// begins, but never earlier than the argument at. The arguments now and at are in µs since
 	// 1970. The result next is the state that includes the charge, and wait is the time until the
 	// charge leaves the queue. If there is no room, ok is false, next is s, and wait is the time
 	// until there is room, or Never.
@@ -70,9 +70,9 @@ type Queuer interface {
 }
 
 // A Reserver is a quota.Algorithm with a separate method for reservations, because Take would
-// discard data that is needed to cancel a reservation. The reservation is made at the time now, for
-// the later time at. Reserve makes the decision that Take would make at the later time, and keeps
-// the data that a cancellation needs.
+// discard data that is needed to cancel a reservation. The reservation is made now, for a later
+// time (the argument at). Reserve makes the decision that Take would make at the later time, and
+// keeps the data that a cancellation needs.
 type Reserver interface {
 	Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision)
 }
@@ -80,8 +80,8 @@ type Reserver interface {
 // A Canceler is a quota.Algorithm that can refund the units of a particular reservation. Other
 // algorithms refund the newest units, which may belong to a different caller.
 type Canceler interface {
-	// Cancel refunds n > 0 of the units that were spent at the instant at, or fewer if fewer of
-	// these still count. The instant may be earlier or later than the current time, now; both are
+	// Cancel refunds n > 0 of the units that were spent at a given instant (the argument at), or
+	// fewer if fewer of these still count. That instant may be earlier or later than now; both are
 	// in µs since 1970. Units that Cancel cannot identify stay spent.
 	Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State
 }
@@ -90,8 +90,8 @@ type Canceler interface {
 // ModeForce spends the units as if the Quota were 2^50. The limit then refuses charges until
 // enough of the spent units have expired.
 type Forcer interface {
-	// Force spends cost > 0 units at the instant at, in µs since 1970, even if they do not fit. The
-	// instant is never earlier than s.At.
+	// Force spends cost > 0 units even if they do not fit. It spends them at the instant in the
+	// argument at, which is in µs since 1970 and never earlier than s.At.
 	Force(s quota.State, l *quota.Limit, at, cost int64) quota.State
 }
 

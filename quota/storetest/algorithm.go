@@ -66,7 +66,7 @@ func clone(s quota.State) quota.State {
 	return s
 }
 
-// take returns the decision about a charge at the instant at, without spending the charge.
+// take returns the decision about a charge at a given instant, without spending the charge.
 func (w *walk) take(s quota.State, at, cost int64) quota.Decision {
 	_, d := w.limit.Algorithm.Take(clone(s), &w.limit, at, cost)
 	return d

@@ -52,7 +52,7 @@ func (r *replay) one(key string, l quota.Limit, cost int64) *quota.Transaction {
 	return r.all(0, r.charge(key, l, cost))
 }
 
-// all evaluates charges in one transaction, which may wait for the duration within.
+// all evaluates charges in one transaction, which may wait for up to the argument within.
 func (r *replay) all(within time.Duration, charges ...quota.Charge) *quota.Transaction {
 	r.Helper()
 	t := &quota.Transaction{Charges: charges, Within: within}

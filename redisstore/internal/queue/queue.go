@@ -164,10 +164,11 @@ var ErrLate = fmt.Errorf("%w under load: %w", ErrTimeout, quota.ErrBusy)
 var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
 // Do sends commands in one call, in order, and returns when all are answered or ctx is done. If
-// Redis answers a command with an error, the command has that error. If a command got no answer, Do
-// returns an error, and the caller must not use the commands again. The error is ErrTimeout,
-// quota.ErrBusy if Redis or the process is overloaded, the error of ctx, or the reason why there is
-// no connection. If the error is quota.ErrBusy but not ErrTimeout, the commands were not sent.
+// Redis answers a command with an error, the error is that of the command. If a command got no
+// answer, Do returns an error, and the caller must not use the commands again. The error is
+// ErrTimeout, quota.ErrBusy if Redis or the process is overloaded, the error of ctx, or the reason
+// why there is no connection. If the error is quota.ErrBusy but not ErrTimeout, the commands were
+// not sent.
 //
 // The context must come from WithBudget. The queue measures the budget by its own clock, so Do may
 // return later if the process is late. If the caller's own context is done, Do returns immediately.
