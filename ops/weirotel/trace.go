@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/internal/traced"
 	"github.com/seed83679106/weir/quota"
@@ -39,13 +40,28 @@ func Trace(tracer trace.Tracer, next weir.Store) weir.Store {
 	switch {
 	case tracer == nil:
 		panic("weirotel: Trace: the tracer is nil")
-	case next == nil:
+	case safe.Nil(next):
 		panic("weirotel: Trace: the store is nil")
 	}
 	s := &store{tracer: tracer, next: next, attributes: trace.WithAttributes(attribute.String("weir.store",
 		fmt.Sprintf("%T", next)))}
-	if payer, ok := next.(optional.Payer); ok {
+	payer, pays := next.(optional.Payer)
+	watcher, watches := next.(optional.Watcher)
+	announcer, announces := next.(optional.Announcer)
+	switch {
+	case pays:
 		return &paying{s, payer}
+	case watches && announces: // a stack
+		return struct {
+			*store
+			optional.Watcher
+			optional.Announcer
+		}{s, watcher, announcer}
+	case watches:
+		return struct {
+			*store
+			optional.Watcher
+		}{s, watcher}
 	}
 	return s
 }

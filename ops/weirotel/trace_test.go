@@ -478,3 +478,36 @@ func ExampleTrace() {
 	fmt.Println(w.Code)
 	// Output: 404
 }
+
+// TestTraceOfStack: a traced store reports changes of bans, and announces the limits of rules, if the store
+// within does.
+func TestTraceOfStack(t *testing.T) {
+	tracer, _ := recorded()
+	within := &watching{Store: memory()}
+	store := weirotel.Trace(tracer, within)
+	if a, ok := store.(optional.Announcer); !ok {
+		t.Error("the store is no Announcer")
+	} else if a.Announce("r", nil); within.announced != "r" {
+		t.Errorf("got %q announced, want r", within.announced)
+	}
+	if w, ok := store.(optional.Watcher); !ok || !w.Watch(quota.Charge{}, nil) {
+		t.Error("the store is no Watcher")
+	}
+	store = weirotel.Trace(tracer, quota.Hybrid(memory(), quota.HybridOptions{}))
+	_, announces := store.(optional.Announcer)
+	if _, watches := store.(optional.Watcher); !watches || announces {
+		t.Errorf("around Hybrid: watches %v, announces %v, want true and false", watches, announces)
+	}
+	if _, watches := weirotel.Trace(tracer, memory()).(optional.Watcher); watches {
+		t.Error("a store in memory is a Watcher")
+	}
+}
+
+type watching struct {
+	weir.Store
+	announced string
+}
+
+func (w *watching) Announce(rule string, _ []quota.Limit) { w.announced = rule }
+
+func (*watching) Watch(quota.Charge, func(quota.Decision, func() bool)) bool { return true }
