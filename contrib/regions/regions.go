@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/quota/optional"
 )
@@ -80,9 +81,9 @@ const whole = 10_000
 func New(local, central quota.Store, o Options) *Store {
 	o.Every = cmp.Or(o.Every, 2*time.Second)
 	switch {
-	case local == nil:
+	case safe.Nil(local):
 		panic("regions: local is nil")
-	case central == nil:
+	case safe.Nil(central):
 		panic("regions: central is nil")
 	case o.Regions < 1 || o.Regions > whole/100:
 		panic(fmt.Sprintf("regions: Regions is %d; want 1 to %d", o.Regions, whole/100))

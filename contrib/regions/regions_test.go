@@ -170,6 +170,24 @@ func TestRegions(t *testing.T) {
 	}
 }
 
+// TestNilStores: a nil pointer is no store, so New panics, not the first request.
+func TestNilStores(t *testing.T) {
+	missing := (*memstore.Store)(nil)
+	for want, stores := range map[string][2]quota.Store{
+		"regions: local is nil":   {missing, weirtest.Memory()},
+		"regions: central is nil": {weirtest.Memory(), missing},
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != want {
+					t.Errorf("got panic %v, want %s", got, want)
+				}
+			}()
+			regions.New(stores[0], stores[1], regions.Options{Budget: "b", Region: "eu", Regions: 2})
+		}()
+	}
+}
+
 // TestRegionsRedis: with Redis as the central store, a region that asks gets nearly all of
 // the rate, and a region that does not ask has half of it at most.
 func TestRegionsRedis(t *testing.T) {

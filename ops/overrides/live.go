@@ -20,6 +20,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/addr"
+	"github.com/seed83679106/weir/internal/safe"
 )
 
 // An InvalidError is returned by Set if its arguments are invalid.
@@ -116,6 +117,9 @@ type Override struct {
 // before the first request, call Refresh.
 func NewLive(o LiveOptions) *Live {
 	o.Interval = cmp.Or(o.Interval, 500*time.Millisecond)
+	if safe.Nil(o.Keeper) {
+		o.Keeper = nil
+	}
 	l := &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*liveRule{}}
 	l.ready.Store(o.Keeper == nil)
 	l.reads.Store(o.Keeper == nil)

@@ -168,6 +168,18 @@ func TestLiveLife(t *testing.T) {
 	})
 }
 
+// TestNilKeeper: a program without Redis may pass a nil pointer as the Keeper. It keeps its overrides itself.
+func TestNilKeeper(t *testing.T) {
+	l := overrides.NewLive(overrides.LiveOptions{Keeper: (*redisstore.Store)(nil)})
+	if err := l.Refresh(t.Context()); err != nil || !l.Ready() {
+		t.Errorf("got %v, ready %v", err, l.Ready())
+	}
+	mustSet(t, l, overrides.Entry{Key: "a", Denied: true}, 0)
+	if !l.Of("api", nil)("a").Is(weir.Denied()) {
+		t.Error("the override is not in force")
+	}
+}
+
 // TestDenyFrom: a denied network is refused until the denial ends or is removed, whatever the
 // keys of the rule.
 func TestDenyFrom(t *testing.T) {
