@@ -76,7 +76,7 @@ func (h *Handler) overridesOf(rule string) *overridesBody {
 func bodyOfOverride(o overrides.Override) overrideBody {
 	b := overrideBody{keyed: keyed{o.Rule, scopeOfEntry(&o.Entry)}, Unlimited: o.Unlimited, Denied: o.Denied, Note: o.Note}
 	if !o.End.IsZero() {
-		b.EndsAfter = time.Until(o.End).Seconds()
+		b.EndsAfter = seconds(time.Until(o.End))
 	}
 	for _, l := range o.Limits {
 		own := limitBody{Name: l.Name, Quota: l.Quota, Period: l.Period.Seconds(), Burst: l.Burst}

@@ -183,6 +183,11 @@ func TestBanNetwork(t *testing.T) {
 	s := newSite(t)
 	s.json("POST", "/ban?rule=api&network=192.0.2.0/24", `{"seconds": 600, "note": "scrapers"}`, 200, `"network":"192.0.2.0/24","denied":true,"ends_after":`)
 	s.json("GET", "/bans", "", 200, `"network":"192.0.2.0/24","banned_for":`)
+	for _, list := range []string{"/bans", "/overrides"} {
+		if text := send(s.admin, "GET", list, "").Body.String(); regexp.MustCompile(`\.\d{7}`).MatchString(text) {
+			t.Errorf("%s: got %s, want microseconds", list, text)
+		}
+	}
 	if got := fmt.Sprint(s.from("alice", "192.0.2.7"), s.from("alice", "192.0.3.7")); got != "429 200" {
 		t.Errorf("got %s", got)
 	}
