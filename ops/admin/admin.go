@@ -19,6 +19,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
@@ -349,7 +352,18 @@ func (h *Handler) problem(r *http.Request, err error) *problem {
 func write(w http.ResponseWriter, status int, contentType string, body any) {
 	var text bytes.Buffer
 	json.NewEncoder(&text).Encode(body) // body contains only values that JSON can express
-	send(w, status, contentType, text.Bytes())
+	escaped := make([]byte, 0, text.Len())
+	for _, r := range text.String() { // a key could change how a terminal shows the text
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			escaped = utf8.AppendRune(escaped, r)
+		default:
+			for _, unit := range utf16.Encode([]rune{r}) {
+				escaped = fmt.Appendf(escaped, `\u%04x`, unit)
+			}
+		}
+	}
+	send(w, status, contentType, escaped)
 }
 
 func send(w http.ResponseWriter, status int, contentType string, text []byte) {

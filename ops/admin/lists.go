@@ -14,8 +14,8 @@ import (
 )
 
 type topBody struct {
-	Rule   string  `json:"rule"`
-	Key    string  `json:"key"`
+	keyed
+	Query  string  `json:"query,omitempty"`
 	Count  int64   `json:"count"`
 	Error  int64   `json:"error"`            // Count may be too high by up to this number
 	Reason string  `json:"reason,omitempty"` // of the last refusal
@@ -29,7 +29,8 @@ func topBodies(keys []watch.Refused, rule string) []topBody {
 		if rule != "" && rule != k.Rule {
 			continue
 		}
-		b := topBody{Rule: k.Rule, Key: k.Key, Count: k.Count, Error: k.Error, Reason: k.Reason.String(), Shadow: k.Shadow}
+		of := keyed{k.Rule, scope{Key: k.Key}}
+		b := topBody{keyed: of, Query: of.inQuery(), Count: k.Count, Error: k.Error, Reason: k.Reason.String(), Shadow: k.Shadow}
 		if !k.Last.IsZero() {
 			b.Ago = seconds(time.Since(k.Last))
 		}
@@ -63,17 +64,17 @@ func (h *Handler) topAnswer(c *call) (_ any, err error) {
 }
 
 type refusalBody struct {
-	At         time.Time `json:"at"`
-	Last       time.Time `json:"last"`
-	Count      int64     `json:"count"`
-	Rule       string    `json:"rule"`
-	Key        string    `json:"key"`
-	Reason     string    `json:"reason"`
-	Limit      string    `json:"limit,omitempty"`
-	RetryAfter float64   `json:"retry_after,omitempty"` // seconds; missing if no wait helps
-	Route      string    `json:"route"`
-	Shadow     bool      `json:"shadow,omitempty"`
-	LeftOut    int64     `json:"left_out,omitempty"`
+	At    time.Time `json:"at"`
+	Last  time.Time `json:"last"`
+	Count int64     `json:"count"`
+	keyed
+	Query      string  `json:"query,omitempty"`
+	Reason     string  `json:"reason"`
+	Limit      string  `json:"limit,omitempty"`
+	RetryAfter float64 `json:"retry_after,omitempty"` // seconds; missing if no wait helps
+	Route      string  `json:"route"`
+	Shadow     bool    `json:"shadow,omitempty"`
+	LeftOut    int64   `json:"left_out,omitempty"`
 
 	reason weir.Reason
 }
@@ -89,7 +90,8 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 		if rule != "" && rule != l.Rule || key != "" && l.Key != h.storedKey(l.Rule, key) {
 			continue
 		}
-		b := refusalBody{l.At.UTC(), l.Last.UTC(), l.Count, l.Rule, l.Key, l.Reason.String(), l.Limit, 0, l.Route, l.Shadow,
+		of := keyed{l.Rule, scope{Key: l.Key}}
+		b := refusalBody{l.At.UTC(), l.Last.UTC(), l.Count, of, of.inQuery(), l.Reason.String(), l.Limit, 0, l.Route, l.Shadow,
 			l.LeftOut, l.Reason}
 		if l.RetryAfter != quota.Never {
 			b.RetryAfter = seconds(l.RetryAfter)
@@ -119,8 +121,9 @@ func (h *Handler) refusalsAnswer(c *call) (any, error) {
 
 type banBody struct {
 	keyed
-	For  float64 `json:"banned_for,omitempty"` // seconds; missing if the ban does not expire
-	Note string  `json:"note,omitempty"`
+	Query string  `json:"query,omitempty"`
+	For   float64 `json:"banned_for,omitempty"` // seconds; missing if the ban does not expire
+	Note  string  `json:"note,omitempty"`
 }
 
 // bansAnswer returns the bans that this process knows, and the networks that are denied.
@@ -141,7 +144,7 @@ func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, e
 	list := []banBody{}
 	for _, o := range h.o.Overrides.All() {
 		if b := bodyOfOverride(o); b.Network != "" {
-			list = append(list, banBody{b.keyed, b.EndsAfter, b.Note})
+			list = append(list, banBody{keyed: b.keyed, For: b.EndsAfter, Note: b.Note})
 		}
 	}
 	known := h.o.Bans.Keys()
@@ -155,7 +158,8 @@ func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, e
 			return list, err
 		}
 		if rest > 0 {
-			list = append(list, banBody{keyed: keyed{k.Rule, scope{Key: k.Key}}, For: seconds(rest)})
+			of := keyed{k.Rule, scope{Key: k.Key}}
+			list = append(list, banBody{keyed: of, Query: of.inQuery(), For: seconds(rest)})
 		}
 	}
 	return slices.DeleteFunc(list, func(b banBody) bool { return name != "" && name != b.Rule }), nil

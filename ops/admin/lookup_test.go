@@ -1,8 +1,10 @@
 package admin_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -14,6 +16,8 @@ import (
 	"testing/fstest"
 	"testing/synctest"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
@@ -484,5 +488,57 @@ func TestOverrideWithoutEffect(t *testing.T) {
 	page := send(h, "GET", "/?rule=without&key=a", "").Body.String()
 	if strings.Contains(page, "Set limit") {
 		t.Error("the page offers an override that would have no effect")
+	}
+}
+
+// TestKeysInJSON: keys that are not valid UTF-8 can be told apart and changed, and no character of a key
+// changes how an answer looks in a terminal.
+func TestKeysInJSON(t *testing.T) {
+	store, top := memstore.New(memstore.Options{}), watch.NewTop(100)
+	rule := hourly("api", 1)
+	rule.Key = weir.ByHeader("X-Key")
+	l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Observe: top.Observe, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Top: top})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := []string{"\xffa", "\xfea", "\u202eb\U000e0041\u0085"}
+	for _, key := range keys {
+		for range 2 {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Header.Set("X-Key", key)
+			l.Handler(served).ServeHTTP(httptest.NewRecorder(), r)
+		}
+	}
+	for _, list := range []string{"top", "refusals"} {
+		text := send(h, "GET", "/"+list, "").Body.String()
+		if strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+			t.Errorf("/%s: got %q, want escapes", list, text)
+		}
+		var answer map[string]json.RawMessage
+		var entries []struct{ Key, Query string }
+		if err := errors.Join(json.Unmarshal([]byte(text), &answer), json.Unmarshal(answer[list], &entries)); err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]bool{}
+		for _, e := range entries {
+			q, err := url.ParseQuery(e.Query)
+			if key := q.Get("key"); err != nil || (e.Query == "") != utf8.ValidString(key) || e.Query != "" && q.Get("rule") != "api" {
+				t.Errorf("/%s: got %+v", list, e)
+			}
+			found[cmp.Or(q.Get("key"), e.Key)] = true
+		}
+		if len(found) != 3 || !found[keys[0]] || !found[keys[1]] || !found[keys[2]] {
+			t.Errorf("/%s: got %+v, want the three keys", list, entries)
+		}
+	}
+	page := send(h, "GET", "/", "").Body.String()
+	for _, key := range []string{`>\xffa<`, `>\xfea<`, `>\u202eb\U000e0041\u0085<`} {
+		if !strings.Contains(page, key) {
+			t.Errorf("the page has no %s", key)
+		}
 	}
 }

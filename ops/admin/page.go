@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/ops/watch"
@@ -61,13 +62,22 @@ func (k keyed) Query() template.URL {
 	return template.URL("rule=" + url.QueryEscape(k.Rule) + "&" + name + "=" + url.QueryEscape(value))
 }
 
+// inQuery returns the Query of a key that JSON cannot express, because it is not valid UTF-8, and ""
+// for any other key.
+func (k keyed) inQuery() string {
+	if utf8.ValidString(k.Key) {
+		return ""
+	}
+	return string(k.Query())
+}
+
 // visible returns a text that may come from a client, with some characters replaced by escapes:
 // characters that are invisible or unknown, characters that change the position of others, and all
 // marks on a letter after the first two.
 func visible(text string) string {
 	var b strings.Builder
 	marks := 0
-	for _, r := range text {
+	for i, r := range text {
 		if !unicode.Is(unicode.Mn, r) {
 			marks = -1
 		}
@@ -77,6 +87,9 @@ func visible(text string) string {
 			continue
 		}
 		quoted := strconv.QuoteRuneToASCII(r)
+		if r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd") {
+			quoted = strconv.QuoteToASCII(text[i : i+1]) // a byte that is not valid UTF-8
+		}
 		b.WriteString(quoted[1 : len(quoted)-1])
 	}
 	return b.String()
