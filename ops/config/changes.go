@@ -114,8 +114,12 @@ func (r *rule) facts() []fact {
 		{"config", r.word, ""},
 		{"status", strconv.Itoa(cmp.Or(r.Status, http.StatusTooManyRequests)), ""},
 		{"settle", r.settle.text, ""},
-		{"preflights", map[bool]string{true: "free"}[r.FreePreflights], ""},
-		{"private", map[bool]string{true: "true"}[r.Private], ""},
+	}
+	if r.FreePreflights {
+		facts = append(facts, fact{"preflights", "free", ""})
+	}
+	if r.Private {
+		facts = append(facts, fact{"private", "true", ""})
 	}
 	if r.RetryJitter > 0 {
 		facts = append(facts, fact{"retry-jitter", periodName(r.RetryJitter), ""})
