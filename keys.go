@@ -24,6 +24,7 @@ import (
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/jsonbody"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 // A KeyFunc returns the key whose quota a request spends. Requests with the same key share a quota.
@@ -493,8 +494,8 @@ func HashedKey(secret []byte, key string) string { return hasher("HashedKey", se
 // hasher returns a function that hashes keys and is safe for concurrent use. The text of a panic
 // contains name, the name of the caller.
 func hasher(name string, secret []byte) func(key string) string {
-	if len(secret) < 16 {
-		panic(fmt.Sprintf("weir: %s: secret has %d bytes; want at least 16, chosen at random", name, len(secret)))
+	if len(secret) < storedkey.MinSecret {
+		panic(fmt.Sprintf("weir: %s: secret has %d bytes; want at least %d, chosen at random", name, len(secret), storedkey.MinSecret))
 	}
 	secret = slices.Clone(secret)
 	type state struct {

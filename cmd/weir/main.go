@@ -37,6 +37,7 @@ import (
 
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
 	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/config"
 	"github.com/seed83679106/weir/redisstore/stack"
@@ -214,7 +215,7 @@ func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err
 }
 
 // anySecret is a secret for hashing keys that no other process sees.
-var anySecret = make([]byte, 16)
+var anySecret = make([]byte, storedkey.MinSecret)
 
 // version returns the version of this program, its commit if the commit is known, and the
 // version of Go that built the program.

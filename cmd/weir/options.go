@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/ops"
 	weirwatch "github.com/seed83679106/weir/ops/watch"
 )
@@ -190,9 +191,6 @@ func (f *faults) atLeast(fs *flag.FlagSet, least int, names ...string) {
 	}
 }
 
-// minKeySecret is the minimum length of -key-secret in bytes, the same as for weir.Hashed.
-const minKeySecret = 16
-
 // secret adds an error if a secret is invalid, unless it is empty. White space at the end of a
 // secret is an error, because it probably comes from a file: operators would not send it, and the
 // secret of another replica may lack it.
@@ -215,7 +213,7 @@ func (o *options) check(fs *flag.FlagSet) error {
 		f.add("-upstream and -admin-token need -limits")
 	}
 	f.secret("admin-token", o.adminToken, ops.MinToken)
-	f.secret("key-secret", o.keySecret, minKeySecret)
+	f.secret("key-secret", o.keySecret, storedkey.MinSecret)
 	o.checkAddrs(&f)
 	f.atLeast(fs, 1, "header-timeout", "read-timeout", "body-pause", "idle-timeout", "max-keys")
 	f.atLeast(fs, 0, "shutdown-delay", "shutdown-timeout", "redis-ready-after", "log-refusals", "replicas", "envoy-over",

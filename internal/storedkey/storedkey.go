@@ -24,6 +24,9 @@ func IsName(s string) bool {
 // Max is the length in bytes of the longest key that is stored unchanged.
 const Max = 128
 
+// MinSecret is the minimum length in bytes of a secret with which keys are hashed.
+const MinSecret = 16
+
 const prefix = "sha256:"
 
 // Of returns the form in which a key is stored: the key itself if it has at most Max bytes, and

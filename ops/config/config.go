@@ -17,6 +17,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/overrides"
 )
@@ -130,8 +131,8 @@ func (f *File) check() error {
 			return err
 		}
 	}
-	if n := len(f.o.Secret); n > 0 && n < minSecret {
-		return fmt.Errorf("config: Options.Secret has %d bytes; want at least %d", n, minSecret)
+	if n := len(f.o.Secret); n > 0 && n < storedkey.MinSecret {
+		return fmt.Errorf("config: Options.Secret has %d bytes; want at least %d", n, storedkey.MinSecret)
 	}
 	probe := f.o.Limiter
 	probe.Rules = []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}

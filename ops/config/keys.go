@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/ops/overrides"
 )
 
@@ -68,9 +69,6 @@ var keysOfNames = map[string]func(name string) key{
 	pathKey:   func(name string) key { return key{fn: weir.ByPathValue(name), hint: hintForPath} },
 	jsonKey:   func(name string) key { return key{fn: weir.ByJSON(name, maxJSON), hint: hintForFolded} },
 }
-
-// minSecret is the smallest length of Options.Secret, in bytes.
-const minSecret = 16
 
 // A key holds a key function and a text that describes it.
 type key struct {
@@ -240,7 +238,7 @@ func (d *decoder) hashed(n ast.Node, of key) key {
 		return key{}
 	}
 	secret := d.o.Secret
-	if len(secret) < minSecret {
+	if len(secret) < storedkey.MinSecret {
 		d.errorf(n, "a hashed key needs a secret: Options.Secret, or -key-secret-file of weir serve")
 		return key{}
 	}
