@@ -92,6 +92,13 @@ func (m *metrics) statsOf(labels [3]string) *stats {
 	return &stats{of(m.total), of(m.within), of(m.near), of(m.over), of(m.shadowed), of(m.local)}
 }
 
+// remove removes the metrics of a limit.
+func (m *metrics) remove(labels [3]string) {
+	for _, v := range []*prometheus.CounterVec{m.total, m.within, m.near, m.over, m.shadowed, m.local} {
+		v.DeleteLabelValues(labels[:]...)
+	}
+}
+
 // count adds a number of hits to the metrics of a limit. The argument after is the number of hits
 // in the window, including these hits. The argument ratio is a fraction of the quota: hits above
 // this fraction count as near the limit.

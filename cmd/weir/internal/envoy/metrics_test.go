@@ -64,6 +64,30 @@ descriptors:
 	}
 }
 
+// TestRemovedLimits: a reload removes the metrics of limits that are gone, unless another limit shares
+// them.
+func TestRemovedLimits(t *testing.T) {
+	limit := func(key string) string {
+		return "- {key: " + key + ", rate_limit: {unit: day, requests_per_unit: 5}}\n"
+	}
+	const head = "domain: d\ndescriptors:\n"
+	c := dial(t, head+limit("gone")+limit("kept"), memstore.New(memstore.Options{}), Options{})
+	c.call(t, "d", 1, descriptor("gone=1"), descriptor("kept=1"))
+	write(t, c.s.path, head+limit("kept")+limit("new"))
+	if err := c.s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	got := c.metrics(t)
+	for _, want := range []string{`total_hits{domain="d",key1="kept",key2=""} 1`, `total_hits{domain="d",key1="new",key2=""} 0`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant %s", got, want)
+		}
+	}
+	if strings.Contains(got, "gone") {
+		t.Errorf("got\n%s\nwant none of the removed limit", got)
+	}
+}
+
 // TestUnknownDomain: a call of a domain that no file has passes, is counted, and is logged.
 func TestUnknownDomain(t *testing.T) {
 	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{})

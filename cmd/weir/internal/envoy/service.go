@@ -117,10 +117,17 @@ func (s *Service) Reload() error {
 
 // replaceLimits puts the limits of c into force, which come from files or other resources.
 func (s *Service) replaceLimits(c *Config, from string, files int) {
+	kept := map[[3]string]bool{}
 	for _, l := range c.limits {
-		l.stats = s.metrics.statsOf(l.labels)
+		l.stats, kept[l.labels] = s.metrics.statsOf(l.labels), true
 	}
-	s.config.Store(c)
+	if old := s.config.Swap(c); old != nil {
+		for _, l := range old.limits {
+			if !kept[l.labels] {
+				s.metrics.remove(l.labels)
+			}
+		}
+	}
 	s.loads.Inc()
 	for _, w := range c.Warnings {
 		s.o.Logger.Warn("envoy: setting not applied", "text", w)
