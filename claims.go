@@ -43,7 +43,8 @@ func (c *claim) charge(i int) quota.Charge {
 	return quota.Charge{Rule: c.rule.Name, Key: c.key, Limit: l, Cost: c.cost, Headroom: headroom}
 }
 
-// leaves reports whether the request must leave headroom under a rule, and therefore cannot wait.
+// The method leaves reports whether the request must leave headroom under a rule, and therefore
+// cannot wait.
 func (s *snapshot) leaves() bool {
 	return slices.ContainsFunc(s.claims, func(c claim) bool { return c.leaves > 0 })
 }
@@ -350,8 +351,8 @@ func (l *Limiter) callInLine(d *decision) (ended, err error) {
 	return nil, err
 }
 
-// takeAndWait is like take, but the request may get a slot that begins up to maxWait later, for
-// which takeAndWait waits.
+// takeAndWait is like take, but the request may get a slot that begins up to maxWait later.
+// takeAndWait waits until the slot begins.
 func (l *Limiter) takeAndWait(d *decision, maxWait time.Duration) error {
 	d.tx.Within = l.startWaiting(d, maxWait)
 	defer l.stopWaiting(d) // even if the store panics; deferring it in decide would cost every request 17 ns

@@ -265,8 +265,8 @@ type Refusal struct {
 	// Charge under that limit. For other reasons, Limit is "".
 	Limit string
 
-	// Status is the status code with which Refuse answers over HTTP. It is 400 for ReasonNoKey, 503
-	// for ReasonError, and otherwise the Status of the rule, or 429 if the rule has none.
+	// Status is the status code that Refuse sends over HTTP. It is 400 for ReasonNoKey, 503 for
+	// ReasonError, and otherwise the Status of the rule, or 429 if the rule has none.
 	Status int
 }
 

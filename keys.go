@@ -538,8 +538,8 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 // (see quota.Charge).
 //
 // Entries are compared with the rule's whole key. With ByIP, the key of an IPv6 client is a /64
-// network, so the entry "2001:db8::1" matches no key, and a denylist with this entry refuses
-// nobody. With ByIPPrefix(32, 128), the entry does match. The keys of Join, FirstOf and Global are
+// network, so the entry "2001:db8::1" matches no key, and a denylist with this entry refuses no
+// client. With ByIPPrefix(32, 128), the entry does match. The keys of Join, FirstOf and Global are
 // never addresses. To list clients by address, whatever their keys are, use an [AddrList].
 //
 // KeyList returns an error for an entry that would match every key, or could never match any key.
@@ -553,11 +553,11 @@ func KeyList(entries ...string) (has func(key string) bool, err error) {
 	return l.Has, nil
 }
 
-// AddrList returns a function that reports whether a list contains the client address of a request,
-// which it obtains by calling find. To use it in Rule.Policy, pass it to [When]. The list is
-// compared with the request's client address, not with the rule's key. The function returns false
-// for a request without a client address. The argument find is usually the result of [ClientAddr],
-// called with the same trusted proxies as ByIP.
+// AddrList returns a function that obtains the client address of a request by calling find, and
+// reports whether a list contains this address. To use it in Rule.Policy, pass it to [When]. The
+// list is compared with the request's client address, not with the rule's key. The function returns
+// false for a request without a client address. The argument find is usually the result of
+// [ClientAddr], called with the same trusted proxies as ByIP.
 //
 // Entries are addresses such as "192.0.2.7" and "2001:db8::1", and networks such as "10.0.0.0/8". An
 // IPv4-mapped IPv6 address is equivalent to the IPv4 address that it contains. Any other entry is

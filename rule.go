@@ -667,8 +667,8 @@ func replaced(l *Limit, limits []limit, n int) *limit {
 	return found
 }
 
-// inherit sets the Name of l, and the fields of l that are zero, to the values of from, the limit
-// that l replaces.
+// inherit sets the Name of l, and the fields of l that are zero, to the values of the limit that l
+// replaces.
 func inherit(l, from *Limit) {
 	l.Name = from.Name
 	if l.Period == 0 {

@@ -367,8 +367,8 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 		}
 		settles, known = true, known || t.l.settlesUnit(unit)
 		got, err := t.draw(ctx, unit, drawn)
-		for in := innermost; got < drawn && in != s; in = in.outer { // in has drawn more units than the handler may use
-			in.ticket.undraw(ctx, unit, drawn-got)
+		for inner := innermost; got < drawn && inner != s; inner = inner.outer { // inner has drawn more units than the handler may use
+			inner.ticket.undraw(ctx, unit, drawn-got)
 		}
 		if drawn = got; err != nil {
 			return 0, err

@@ -151,8 +151,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// again pauses the keys of s if the response asks for a pause. If the request is to be sent a
-// second time, again closes the response and returns the next request. Otherwise, next is nil.
+// The method again pauses the keys of s if the response asks for a pause. If the request is to be
+// sent a second time, again closes the response and returns the next request. Otherwise, next is
+// nil.
 func (t *transport) again(r *http.Request, res *http.Response, s *snapshot, giveUp time.Time) (next *http.Request) {
 	done := false
 	defer func() { // if GetBody or the Logger panics, the body must be closed here
@@ -218,8 +219,8 @@ func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Res
 	return res, err
 }
 
-// answered is called at the end of a request that was sent. The response res is nil if there was
-// none.
+// The method answered is called at the end of a request that was sent. The response res is nil if
+// there was none.
 func (t *ticket) answered(res *http.Response) {
 	o := Outcome{HungUp: t.Err() != nil}
 	if res != nil {
@@ -319,9 +320,9 @@ func (t *transport) spend(d *decision) bool {
 	})
 }
 
-// pauseOf returns the length of the pause for which the response asks, or 0. If the response
-// reports how many units other than requests are left for the keys of s, the transport remembers
-// these numbers for at most MaxPause.
+// pauseOf returns how long the response asks the client to pause, or 0. If the response reports how
+// many units other than requests are left for the keys of s, the transport remembers these numbers
+// for at most MaxPause.
 func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duration) {
 	limits, retryAfter := headers.Parse(res.Header, time.Now())
 	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
@@ -368,8 +369,8 @@ func (t *transport) pause(s *snapshot, requested time.Duration) {
 	}
 }
 
-// bounded returns d, the duration for which the server asks, or MaxPause if that is shorter. If
-// MaxPause is shorter for the first time, bounded logs a warning.
+// The server has asked for the duration d, and bounded returns d, or MaxPause if that is shorter.
+// If MaxPause is shorter for the first time, bounded logs a warning.
 func (t *transport) bounded(s *snapshot, logged *atomic.Bool, what, rule string, d time.Duration) time.Duration {
 	if d > t.o.MaxPause && logged.CompareAndSwap(false, true) {
 		loggerOr(t.l.o.Logger).WarnContext(s, "weir: answer of a server cut to MaxPause", "rule", rule, "part", what,

@@ -300,8 +300,8 @@ const triedLength = 5
 // correct.
 const streakLength = 200
 
-// open reports whether the streak goes on: fewer than streakLength requests so far, all of them
-// with the fault.
+// The method open reports whether the streak goes on: fewer than streakLength requests so far, all
+// of them with the fault.
 func (s *streak) open() bool { return s.n.Load() < streakLength }
 
 // end ends the streak, because a request does not have the fault.
@@ -311,8 +311,8 @@ func (s *streak) end() {
 	}
 }
 
-// next counts a request with the fault. It returns the length of the streak, or 0 if the streak has
-// ended.
+// The method next counts a request with the fault. It returns the length of the streak, or 0 if the
+// streak has ended.
 func (s *streak) next() int32 {
 	if !s.open() {
 		return 0

@@ -44,7 +44,7 @@ type view struct {
 
 // decide fills in d, the decision about a charge. The charge is made now. The argument at is the
 // first instant, now or later, at which any charge can fit, and v is the view at that instant. The
-// charge fits retry µs after that instant, unless retry is never.
+// argument retry is the number of µs from that instant until the charge fits, or never.
 func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {

@@ -64,7 +64,7 @@ func (m meter) minus(d, other debt) debt {
 	return d
 }
 
-// left returns what is left of d after the given number of µs.
+// The method left returns what is left of d after the given number of µs.
 func (m meter) left(d debt, micros int64) debt {
 	if d = m.minus(d, m.drained(micros)); d.units < 0 {
 		return debt{}
@@ -345,6 +345,6 @@ func (m meter) counts() bool {
 	return m.quota <= quota.MaxTicks && m.size <= m.most() && (hi > 0 || uint64(m.quota) <= parts)
 }
 
-// most returns the largest debt, in units, that a state may hold: what drains in MaxTicks µs, but
-// at most 2^50.
+// The method most returns the largest debt, in units, that a state may hold: what drains in
+// MaxTicks µs, but at most 2^50.
 func (m meter) most() int64 { return min(m.drained(quota.MaxTicks).units, quota.MaxTicks) }

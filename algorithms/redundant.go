@@ -50,9 +50,9 @@ func smaller(l, other *quota.Limit) bool {
 // rate returns how many units the limit admits per nanosecond in the long run.
 func rate(l *quota.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
 
-// most returns an upper bound on the units that the limit admits in any interval of length w: the
-// worst case in docs/guide.md, with w rounded up to whole periods. If aligned is true, the interval
-// must consist of whole windows of the limit or lie within one window.
+// The function most returns an upper bound on the units that the limit admits in any interval of
+// length w: the worst case in docs/guide.md, with w rounded up to whole periods. If aligned is
+// true, the interval must consist of whole windows of the limit or lie within one window.
 func most(l *quota.Limit, w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	if periods > math.MaxInt64/4/l.Quota {

@@ -56,7 +56,7 @@ local function total(o)
   return sum
 end
 
--- cut keeps only the first n entries of a block. put appends an entry.
+-- The function cut keeps only the first n entries of a block. put appends an entry.
 local function cut(o, n)
   o.n, o.text = n, string.sub(o.text, 1, n * entry_sizes[o.kind])
 end
@@ -137,9 +137,9 @@ local function skip(log, b, pass)
   return b, left
 end
 
--- since finds the first unit that is newer than the instant `old`. The search begins after the
--- first u units of block b. since returns the block of the unit, how many units of that block
--- precede the unit, and how many units the search has skipped.
+-- The function since finds the first unit that is newer than the instant `old`. The search begins
+-- after the first u units of block b. since returns the block of the unit, how many units of that
+-- block precede the unit, and how many units the search has skipped.
 local function since(log, b, u, old)
   local passed = 0
   if b <= log.high and block(log, b + 1).base <= old then
@@ -159,8 +159,8 @@ local function since(log, b, u, old)
   return b, u, passed
 end
 
--- unit finds the k-th unit after the first u units of block b. It returns when that unit was spent,
--- and the numbers of the unit's block and entry.
+-- The function unit finds the k-th unit after the first u units of block b. It returns when that
+-- unit was spent, and the numbers of the unit's block and entry.
 local function unit(log, b, u, k)
   local o = block(log, b)
   local here = total(o) - u
@@ -183,7 +183,7 @@ local function new_log(group, no)
   return {no = no, at = 0, low = 1, high = 0, text = '', key = group.key, blocks = {}, limits = {}}
 end
 
--- natural reports whether x is an integer from 0 to 2^53 − 1.
+-- The function natural reports whether x is an integer from 0 to 2^53 − 1.
 local function natural(x) return x >= 0 and x < 9007199254740992 and x % 1 == 0 end
 
 -- parse_logs parses the field "h" into group, and reports whether the field is well formed. The
@@ -259,9 +259,9 @@ local function take(c, at, cost, quota, period)
   return (over == 1 and c.first or unit(c.log, c.b, c.u, over)) + period - at
 end
 
--- recent returns the results of window for the units that the limit keeps now. A reservation is
--- decided in a later window, from which some of these units may be missing. Those count again if
--- the reservation is cancelled.
+-- The function recent returns the results of window for the units that the limit keeps now. A
+-- reservation is decided in a later window, from which some of these units may be missing. Those
+-- count again if the reservation is cancelled.
 local function recent(c)
   if c.at <= c.now then return c.b, c.u, c.spent, c.first end
   return window(c, c.now - c.period)
@@ -475,8 +475,8 @@ local function copy(log, to, from, last)
   end
 end
 
--- part splits each log whose limits have different fates: one fate keeps the log, and each
--- other fate gets a copy.
+-- The function part splits each log whose limits have different fates: one fate keeps the log, and
+-- each other fate gets a copy.
 local function part(group)
   local last = 0
   for _, log in ipairs(group.logs) do last = math.max(last, log.no) end

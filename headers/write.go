@@ -133,7 +133,7 @@ func (w *Writer) Write(r *Response, items []Item) {
 	}
 }
 
-// refuses reports whether a limit of items refuses the request.
+// The function refuses reports whether a limit of items refuses the request.
 func refuses(items []Item) bool {
 	for i := range items {
 		if !items[i].Allowed {

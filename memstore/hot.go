@@ -143,7 +143,7 @@ func (h *hot) isFor(t *quota.Transaction, m *meter, cost int64) bool {
 	return *m == h.meter && atOnce(t) && m.decides(cost)
 }
 
-// left returns how many of the given steps of debt remain after the given number of µs.
+// The method left returns how many of the given steps of debt remain after the given number of µs.
 func (h *hot) left(steps uint64, micros int64) int64 {
 	hi, gone := bits.Mul64(uint64(micros), uint64(h.drain))
 	if hi > 0 || gone >= steps {

@@ -65,12 +65,12 @@ func (m *meter) debtOf(s *slot, now int64) (d debt) {
 	return d
 }
 
-// lacks reports whether the meter has too few units left for a charge of the given cost.
+// The method lacks reports whether the meter has too few units left for a charge of the given cost.
 func (m *meter) lacks(d *debt, cost int64) bool {
 	return d.units+cost > m.size || d.units+cost == m.size && d.parts >= m.quota
 }
 
-// fits reports whether a charge of the given cost is allowed.
+// The method fits reports whether a charge of the given cost is allowed.
 func (m *meter) fits(d *debt, cost int64) bool {
 	return cost == 0 || d.ahead == 0 && !m.lacks(d, cost)
 }

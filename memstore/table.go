@@ -77,7 +77,8 @@ func (t table) second(id uint64) *bucket {
 	return &t[i]
 }
 
-// other returns the home of a fingerprint other than b, or b if the table has only one bucket.
+// The method other returns the home of a fingerprint other than b, or b if the table has only one
+// bucket.
 func (t table) other(id uint64, b *bucket) *bucket {
 	if first := t.first(id); first != b {
 		return first
@@ -107,8 +108,8 @@ func (b *bucket) find(id uint64) *slot {
 	return nil
 }
 
-// free reports whether a new state may use the slot, that is, whether the slot is empty, or the
-// slot's state has expired and its fingerprint is not in the list keep.
+// The method free reports whether a new state may use the slot, that is, whether the slot is empty,
+// or the slot's state has expired and its fingerprint is not in the list keep.
 func (s *slot) free(now int64, keep []uint64) bool {
 	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
@@ -140,12 +141,12 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	return one
 }
 
-// worth orders slots by how much would be lost with their states: by rank, and by reset among slots
-// of the same rank.
+// The method worth orders slots by how much would be lost with their states: by rank, and by reset
+// among slots of the same rank.
 func (s *slot) worth() int64 { return s.reset() | s.rank()<<60 }
 
-// weaker compares the slot s, which may be nil, with those slots of b whose fingerprints are not in
-// the list keep. It returns the slot with the lowest worth.
+// The method weaker compares the slot s, which may be nil, with those slots of b whose fingerprints
+// are not in the list keep. It returns the slot with the lowest worth.
 func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	for i := range b {
 		if (s == nil || b[i].worth() < s.worth()) && !slices.Contains(keep, b[i].id) {

@@ -261,7 +261,7 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, c *circuit, p 
 	return err
 }
 
-// closes closes a circuit. Only the probe calls it.
+// The method closes closes a circuit. Only the probe calls it.
 func (b *BreakerStore) closes(ctx context.Context, c *circuit, p, next *phase) {
 	c.phase.Store(next)
 	b.logger(c).InfoContext(ctx, "quota: breaker closed",

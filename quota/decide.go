@@ -339,8 +339,8 @@ func undoOf(c *Charge, now int64, before, after State) Undo {
 	return u
 }
 
-// undoes reports whether Before may replace s, that is, whether no other charge has changed s in
-// the meantime.
+// The method undoes reports whether Before may replace s, that is, whether no other charge has
+// changed s in the meantime.
 func (u *Undo) undoes(s *State) bool {
 	a := &u.After
 	return !u.Log && a.At != 0 && s.At == a.At && s.A == a.A && s.B == a.B

@@ -165,9 +165,10 @@ func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 // which processes call the store, a unit is unused for at most 4 % of the time.
 const keepsFor = 250 * time.Millisecond
 
-// silently reports whether the release should wake no caller of this process, so that any process
-// may get the units. The result is random, and more likely to be true the longer the process has
-// held the units. A process with more units therefore leaves more units to other processes.
+// The method silently reports whether the release should wake no caller of this process, so that
+// any process may get the units. The result is random, and more likely to be true the longer the
+// process has held the units. A process with more units therefore leaves more units to other
+// processes.
 func (h *held) silently() bool {
 	if isInstant(h.store) {
 		return false
@@ -256,8 +257,8 @@ func (l *liveUnits) change(store Store, charges []Charge, sign int64) {
 	}
 }
 
-// has reports whether the process holds units that were spent at the same instant, under the same
-// limit and for the same key, as those of a charge.
+// The method has reports whether the process holds units that were spent at the same instant, under
+// the same limit and for the same key, as those of a charge.
 func (l *liveUnits) has(store Store, charges []Charge) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -136,7 +136,7 @@ type blockPlace struct {
 }
 
 // remember adds the refusals of t to the cache, and removes the blocks whose states t has changed.
-// The wrapped store was called at the instant sent, and had answered by the instant done.
+// The arguments sent and done are the instants of the call to the wrapped store and of the answer.
 func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done int64) {
 	changed := t.Allowed() && t.Mode != ModePeek
 	for i := range t.Charges {
@@ -202,8 +202,9 @@ func (t *Transaction) unknown(at int64) {
 	}
 }
 
-// refuses reports whether the block b refuses the charge c at the current time. The argument within
-// is how long the caller is willing to wait, and limit is the hash of the charge's limit.
+// The function refuses reports whether the block b refuses the charge c at the current time. The
+// argument within is how long the caller is willing to wait, and limit is the hash of the charge's
+// limit.
 func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64) bool {
 	if now >= b.until() {
 		return false

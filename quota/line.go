@@ -118,7 +118,7 @@ func (w *waiter) blocked() (after time.Duration) {
 	return after
 }
 
-// behind reports whether a caller that arrived earlier waits in the line of one of the
+// The method behind reports whether a caller that arrived earlier waits in the line of one of the
 // charges.
 func (w *waiter) behind() bool {
 	if !anyoneWaits() {

@@ -472,10 +472,10 @@ var (
 	// that.
 	ErrFellBack = errors.New("quota: the first store failed, so the change is in force only in this process, and only until that store works again")
 
-	// ErrUnusable is returned by a store that cannot work until somebody fixes its setup, for
-	// example because the password is wrong, a permission is missing, or the server cannot run the
-	// scripts. Waiting does not help, so a Limiter does not treat it as an outage: by default it
-	// refuses the request (see weir.Options.OnError).
+	// ErrUnusable is returned by a store that cannot work until its setup is fixed, for example
+	// because the password is wrong, a permission is missing, or the server cannot run the scripts.
+	// Waiting does not help, so a Limiter does not treat it as an outage: by default it refuses the
+	// request (see weir.Options.OnError).
 	ErrUnusable = errors.New("quota: the store cannot work as it is set up")
 
 	// ErrLimit is wrapped by the error for a limit that a function returned for a request and that

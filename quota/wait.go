@@ -70,8 +70,8 @@ func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64
 	return t.Granted, t.Decisions[0], nil
 }
 
-// spends returns an error unless all charges spend something. A Cost of 0 does not mean 1,
-// because the caller may have forgotten or miscounted it.
+// The function spends returns an error unless all charges spend something. A Cost of 0 does not
+// mean 1, because the caller may have forgotten or miscounted it.
 func spends(charges ...Charge) error {
 	for i := range charges {
 		if c := &charges[i]; c.Cost <= 0 {
@@ -82,8 +82,8 @@ func spends(charges ...Charge) error {
 	return nil
 }
 
-// Wait reserves a slot and waits until the slot begins, which is the first instant at which all
-// charges fit. If the slot would begin after ctx's deadline, or if the wait would exceed the
+// Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
+// the slot begins. If the slot would begin after ctx's deadline, or if the wait would exceed the
 // argument within, Wait spends nothing and immediately returns a *LimitedError. Callers with the
 // same key get slots in order of arrival, across all processes that share the store. For
 // concurrency limits, use Hold instead, because Wait neither waits until units in flight are

@@ -121,9 +121,9 @@ func (p *place) leave() {
 	waiting.places.Add(-1)
 }
 
-// due returns how long the caller must wait before it calls the store: 0 if it must call now, and
-// math.MaxInt64 if another caller is the first. After a value is received from p.wake, the result
-// may be different.
+// The method due returns how long the caller must wait before it calls the store: 0 if it must call
+// now, and math.MaxInt64 if another caller is the first. After a value is received from p.wake, the
+// result may be different.
 func (p *place) due() time.Duration {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()

@@ -157,10 +157,11 @@ func (w *watch) current(at time.Time) {
 	w.lease.Store(&l)
 }
 
-// counts reports whether a watched decision may still be used, for which the store was called at
-// the instant sent. The decision may be used for 3 s (unproven). After that, it may be used as long
-// as the last proof that all changes were reported is less than 10 s (recheck) minus spread old. If
-// the store has lost track since the call, only proofs from before that loss count.
+// The method counts reports whether a watched decision may still be used. The argument sent is the
+// instant of the call to the store. The decision may be used for 3 s (unproven). After that, it may
+// be used as long as the last proof that all changes were reported is less than 10 s (recheck)
+// minus spread old. If the store has lost track since the call, only proofs from before that loss
+// count.
 func (l *lease) counts(sent, now, spread int64) bool {
 	switch {
 	case now < sent+unproven.Microseconds():
@@ -171,8 +172,9 @@ func (l *lease) counts(sent, now, spread int64) bool {
 	return sent > l.lostBefore && now < l.provenThen+recheck.Microseconds()-spread
 }
 
-// counts reports whether the block b may refuse the charge c. The caller has checked that b has the
-// current version of the key. If a call is worthwhile, counts also makes the store watch the state.
+// The method counts reports whether the block b may refuse the charge c. The caller has checked
+// that b has the current version of the key. If a call is worthwhile, counts also makes the store
+// watch the state.
 func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key uint64, now int64) bool {
 	w, sent := h.watch, b.sent()
 	from := sent + watchAfter.Microseconds()

@@ -68,8 +68,8 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 	})
 }
 
-// joins reports whether t may join the eval, that is, whether its charges equal those of the eval
-// and a script can evaluate many such transactions in one step.
+// The method joins reports whether t may join the eval, that is, whether its charges equal those of
+// the eval and a script can evaluate many such transactions in one step.
 func (e *eval) joins(t *quota.Transaction) bool {
 	return spendsAtOnce(e.ts[0]) && spendsAtOnce(t) && !slices.ContainsFunc(t.Charges, func(c quota.Charge) bool {
 		a, ok := c.Limit.Algorithm.(additive)

@@ -78,12 +78,12 @@ func sectionsOf(shape []shaped) (sections []section, algorithms []quota.Algorith
 	return sections, algorithms
 }
 
-// spends reports whether a section has a charge that spends units.
+// The method spends reports whether a section has a charge that spends units.
 func (s *section) spends() bool {
 	return slices.ContainsFunc(s.charges, func(c numbered) bool { return c.kind == spends || c.kind == leaves })
 }
 
-// calls reports whether a section calls a function of algorithm i.
+// The method calls reports whether a section calls a function of algorithm i.
 func (s *section) calls(i int) bool {
 	return slices.ContainsFunc(s.charges, func(c numbered) bool {
 		_, inline := c.algorithm.(inlined)

@@ -131,9 +131,9 @@ func (p *part) fill(t *quota.Transaction) {
 	t.At = p.At
 }
 
-// left returns how many units the part's charges would leave under the limit with the fewest units
-// left. The part must have been evaluated. If the part spends nothing, left returns the largest
-// integer, so that refunds, which cannot be undone, come last.
+// The method left returns how many units the part's charges would leave under the limit with the
+// fewest units left. The part must have been evaluated. If the part spends nothing, left returns
+// the largest integer, so that refunds, which cannot be undone, come last.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {

@@ -90,7 +90,7 @@ type Heartbeat struct {
 	Evicted int64
 
 	made       string // when the hash of the processes was created
-	known, end int64  // until when the process had counted (0 if it had not) and counts now
+	known, end int64  // the times until which the process counted before the report (0 if it did not) and counts now
 }
 
 // Lost reports whether Redis has lost data since an earlier Heartbeat of the same process, either

@@ -58,7 +58,7 @@ type trackedNode struct {
 	err   error          // the error of the last attempt
 }
 
-// due reports whether the node has no connection and it is time to open one.
+// The method due reports whether the node has no connection and it is time to open one.
 func (n *trackedNode) due() bool {
 	return (n.conn == nil || n.conn.Closed()) && time.Now().After(n.retry)
 }

@@ -122,8 +122,8 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 // be refunded only through a store returned by New.
 const Paid = 1
 
-// Unpaid implements optional.Payer. It returns the store that was passed to New, in which calls
-// spend no granted units.
+// Unpaid implements optional.Payer. It returns the store that was passed to New, which does not use
+// granted units.
 func (s *Store) Unpaid() quota.Store { return s.next }
 
 // Take implements quota.Store.

@@ -101,8 +101,8 @@ func leasable(t *quota.Transaction) bool {
 	return t.Validate() == nil
 }
 
-// over reports whether a lease can be deleted: it holds no units, has no fetch, and began its
-// current count more than two TTLs ago. In the last TTL there has then been no call.
+// The method over reports whether a lease can be deleted: it holds no units, has no fetch, and
+// began its current count more than two TTLs ago. In the last TTL there has then been no call.
 func (e *lease) over(now, ttl int64) bool {
 	return e.fetch == nil && e.unused == 0 && now-e.since > 2*ttl
 }

@@ -73,7 +73,7 @@ func (s *scanner) write(p []byte) {
 	}
 }
 
-// between reads a byte that belongs to neither a string nor a number.
+// The method between reads a byte that belongs to neither a string nor a number.
 func (s *scanner) between(c byte) {
 	switch c {
 	case '{', '[':
@@ -160,8 +160,8 @@ func count(text string) (n int64, ok bool) {
 	return int64(math.Ceil(f)), true
 }
 
-// most returns the largest count in the given fields, because APIs use different fields for the
-// same count. The result ok is false if none of the fields was found.
+// The method most returns the largest count in the given fields, because APIs use different fields
+// for the same count. The result ok is false if none of the fields was found.
 func (f *found) most(fields ...string) (n int64, ok bool) {
 	for _, field := range fields {
 		count, is := f.counts[field]

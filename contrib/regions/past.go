@@ -24,8 +24,8 @@ func (k *known) claimed(n int64) int64 {
 	return 0
 }
 
-// least returns the smallest number of parts that the region has claimed for any of the spans from
-// first to last.
+// The method least returns the smallest number of parts that the region has claimed for any of the
+// spans from first to last.
 func (k *known) least(first, last int64) int64 {
 	claimed := k.claimed(first)
 	for n := first + 1; n <= last && claimed > 0; n++ {
@@ -51,15 +51,15 @@ type since struct {
 	part int64
 }
 
-// between returns the first and the last span that may be current, by the central store's clock,
-// between now and a sixteenth of a span later. By that time, a call to the local store that begins
-// now has ended.
+// The method between returns the first and the last span that may be current, by the central
+// store's clock, between now and a sixteenth of a span later. By that time, a call to the local
+// store that begins now has ended.
 func (s *Store) between(k *known, now time.Duration) (first, last int64) {
 	return int64((now + k.lo) / s.o.Every), int64((now + k.hi + s.o.Every/16) / s.o.Every)
 }
 
-// past returns the region's past. If the region has claimed parts, or a span has begun, it makes a
-// new one.
+// The method past returns the region's past. If the region has claimed parts, or a span has begun,
+// it makes a new one.
 func (s *Store) past() *past {
 	k, p := s.known.Load(), s.present.Load()
 	if p != nil && p.known == k {

@@ -278,9 +278,9 @@ func (s *Store) measure() {
 	}
 }
 
-// take claims the given number of parts of span n. After the claim, the region may have at most the
-// argument most of that span's parts. The number that it then has is recorded in s.known. If fewer
-// parts are free, take claims none and returns how many are free.
+// take claims the given number of parts of span n. The argument most is the maximum number of that
+// span's parts that the region may have. Afterwards, s.known records how many parts it has. If
+// fewer parts are free, take claims none and returns how many are free.
 func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := quota.Transaction{Charges: []quota.Charge{

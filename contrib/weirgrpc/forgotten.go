@@ -31,10 +31,11 @@ var (
 	anError      = reflect.TypeFor[error]()
 )
 
-// forgotten logs a warning, once per process, if a service has methods of a kind for which the
-// program has not created an interceptor. The function is reports whether a method is of that kind,
-// unary or streaming. The argument service is the implementation of the service, which may be nil.
-func forgotten(made *atomic.Bool, interceptor string, service any, is func(reflect.Type) bool) {
+// The function forgotten logs a warning, once per process, if a service has methods of a kind for
+// which the program has not created an interceptor. The function ofKind reports whether a method is
+// of that kind, unary or streaming. The argument service is the implementation of the service,
+// which may be nil.
+func forgotten(made *atomic.Bool, interceptor string, service any, ofKind func(reflect.Type) bool) {
 	if made.Load() || service == nil || warnedForgotten.Load() {
 		return
 	}
@@ -45,7 +46,7 @@ func forgotten(made *atomic.Bool, interceptor string, service any, is func(refle
 	}
 	checked.Store(check, nil)
 	for i := range t.NumMethod() {
-		if m := t.Method(i); is(m.Type) && warnedForgotten.CompareAndSwap(false, true) {
+		if m := t.Method(i); ofKind(m.Type) && warnedForgotten.CompareAndSwap(false, true) {
 			slog.Warn("weirgrpc: calls of a method not limited", "method", m.Name, "likely", "weirgrpc."+interceptor+" was forgotten", "fix", "install it too")
 		}
 	}

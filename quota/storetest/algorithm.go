@@ -111,8 +111,8 @@ func (w *walk) step() {
 
 func micros(d time.Duration) int64 { return int64(d / time.Microsecond) }
 
-// pure checks that Take depends only on its arguments, and that Step has the same results
-// as Take.
+// The method pure checks that Take depends only on its arguments, and that Step has the same
+// results as Take.
 func (w *walk) pure(s quota.State, cost int64) {
 	w.Helper()
 	limit := w.limit
@@ -141,7 +141,7 @@ func equal(a, b quota.State) bool {
 	return a.At == b.At && a.A == b.A && a.B == b.B && a.C == b.C && slices.Equal(a.Log, b.Log)
 }
 
-// times checks that the times of a decision are whole microseconds.
+// The method times checks that the times of a decision are whole microseconds.
 func (w *walk) times(d *quota.Decision) {
 	w.Helper()
 	for _, after := range []time.Duration{d.RetryAfter, d.NextAfter, d.ResetAfter} {
@@ -177,8 +177,8 @@ func (w *walk) decision(s quota.State, cost int64) {
 	}
 }
 
-// spends checks that an admitted charge spends units, and that a refund returns no more units than
-// were spent.
+// The method spends checks that an admitted charge spends units, and that a refund returns no more
+// units than were spent.
 func (w *walk) spends(before, after quota.State, cost int64) {
 	w.Helper()
 	left, now := w.take(before, w.now, 0).Remaining, w.take(after, w.now, 0).Remaining
@@ -211,7 +211,7 @@ func (w *walk) view(s quota.State) {
 	w.forgotten(s, reset)
 }
 
-// forgotten checks that a store may forget a state after the state's reset.
+// The method forgotten checks that a store may forget a state after the state's reset.
 func (w *walk) forgotten(s quota.State, reset int64) {
 	w.Helper()
 	for _, cost := range []int64{0, 1, w.limit.Capacity(), w.limit.Capacity() + 1, -1} {

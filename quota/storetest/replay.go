@@ -46,13 +46,14 @@ func (r *replay) charge(key string, l quota.Limit, cost int64) quota.Charge {
 	return quota.Charge{Rule: "storetest", Key: r.run + key, Limit: l, Cost: cost}
 }
 
-// one evaluates a single charge that does not wait.
+// The method one evaluates a single charge that does not wait.
 func (r *replay) one(key string, l quota.Limit, cost int64) *quota.Transaction {
 	r.Helper()
 	return r.all(0, r.charge(key, l, cost))
 }
 
-// all evaluates charges in one transaction, which may wait for up to the argument within.
+// The method all evaluates charges in one transaction, which may wait for up to the argument
+// within.
 func (r *replay) all(within time.Duration, charges ...quota.Charge) *quota.Transaction {
 	r.Helper()
 	t := &quota.Transaction{Charges: charges, Within: within}
@@ -148,7 +149,7 @@ func (r *replay) compare(t, want *quota.Transaction, before []quota.State) {
 	}
 }
 
-// fails evaluates t, which must fail, and returns the error.
+// The method fails evaluates t, which must fail, and returns the error.
 func (r *replay) fails(ctx context.Context, t *quota.Transaction) error {
 	r.Helper()
 	err := r.store.Take(ctx, t)
@@ -158,8 +159,8 @@ func (r *replay) fails(ctx context.Context, t *quota.Transaction) error {
 	return err
 }
 
-// wants checks those results of t that do not depend on time: whether all charges were spent, and
-// how many units remain under each.
+// The method wants checks those results of t that do not depend on time: whether all charges were
+// spent, and how many units remain under each.
 func (r *replay) wants(t *quota.Transaction, allowed bool, remaining ...int64) {
 	r.Helper()
 	if got := t.Allowed(); got != allowed {

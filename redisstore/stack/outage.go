@@ -114,7 +114,7 @@ func (o *outages) end() {
 	}
 }
 
-// passed records that Redis has passed a check, which includes writes.
+// The method passed records that Redis has passed a check, which includes writes.
 func (o *outages) passed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -191,8 +191,8 @@ func (p *processes) counted(n int, err error, now time.Time) {
 	p.most, p.since = 0, now
 }
 
-// aSetting is the prefix under which the names of settings are compared in the same way as the
-// names of rules. No rule has a name with this prefix.
+// The names of settings get the prefix aSetting when they are compared together with the limits of
+// rules. No rule has a name with this prefix.
 const aSetting = "\n"
 
 // texts returns what this process compares with other processes: its limits by rule, its settings

@@ -85,11 +85,11 @@ const (
 	notHeard              // Redis has not answered: the command was written, and nothing was received
 )
 
-// fault returns the reason why n calls, the first of which began at the time sent, have no answers.
-// Redis counts as silent only if it has not answered for at least the duration least. The function
-// others reports whether the client may use connections that are unknown to c, or has no
-// connections left. It is called without the lock of c, because the client's pool acquires that
-// lock while holding its own when it closes connections.
+// fault returns the reason why n calls have no answers. The argument sent is the time at which the
+// first of them began. Redis counts as silent only if it has not answered for at least the duration
+// least. The function others reports whether the client may use connections that are unknown to c,
+// or has no connections left. It is called without the lock of c, because the client's pool
+// acquires that lock while holding its own when it closes connections.
 func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(known int) bool) fault {
 	if c == nil {
 		return unknown

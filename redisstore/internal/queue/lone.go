@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// alone returns a batch with the commands if the caller may send them itself, which saves two
-// goroutine switches, and otherwise nil. The caller may send the commands if there have been no
-// other callers for a while, and if Redis is fast and has answered within the last second. In
-// addition, neither the client nor the caller's context may end the call before the budget is used
-// up.
+// The method alone returns a batch with the commands if the caller may send them itself, which
+// saves two goroutine switches, and otherwise nil. The caller may send the commands if there have
+// been no other callers for a while, and if Redis is fast and has answered within the last second.
+// In addition, neither the client nor the caller's context may end the call before the budget is
+// used up.
 func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()

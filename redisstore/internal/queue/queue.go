@@ -164,7 +164,7 @@ var ErrLate = fmt.Errorf("%w under load: %w", ErrTimeout, quota.ErrBusy)
 var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
 // Do sends commands in one call, in order, and returns when all are answered or ctx is done. If
-// Redis answers a command with an error, the error is that of the command. If a command got no
+// Redis answers a command with an error, Do sets that error in the command. If a command got no
 // answer, Do returns an error, and the caller must not use the commands again. The error is
 // ErrTimeout, quota.ErrBusy if Redis or the process is overloaded, the error of ctx, or the reason
 // why there is no connection. If the error is quota.ErrBusy but not ErrTimeout, the commands were
@@ -251,17 +251,18 @@ func (q *Queue) surplus() error {
 	return quota.ErrBusy
 }
 
-// silent reports whether Redis has not answered for a whole timeout and a new connection cannot
-// help soon.
+// The method silent reports whether Redis has not answered for a whole timeout and a new connection
+// cannot help soon.
 func (q *Queue) silent(now time.Time) bool {
 	late := q.opening > 0 && now.Sub(q.attempted) > q.timeout
 	stopped := q.fault == notHeard || q.fault == unknown && now.Sub(q.answered) > q.timeout
 	return stopped && (late || q.open+q.opening >= q.enough(now))
 }
 
-// late reports whether the answer to a request would be late if the request were sent after the
-// given number of rounds of calls. The estimate assumes that a call takes at most half of the
-// timeout, because the window shrinks while calls take longer, so that later calls take less time.
+// The method late reports whether the answer to a request would be late if the request were sent
+// after the given number of rounds of calls. The estimate assumes that a call takes at most half of
+// the timeout, because the window shrinks while calls take longer, so that later calls take less
+// time.
 func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
 	left := a.end.Sub(now)
 	if end, ok := a.ctx.Deadline(); ok {
@@ -270,9 +271,9 @@ func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
 	return !a.must && time.Duration((rounds+1.25)*float64(min(q.service, q.timeout/2))) > left
 }
 
-// enough returns the maximum number of connections that the queue needs. For a near Redis, a few
-// suffice. However, if Redis has not answered for a while, the connections may be dead, so the
-// queue needs new ones.
+// The method enough returns the maximum number of connections that the queue needs. For a near
+// Redis, a few suffice. However, if Redis has not answered for a while, the connections may be
+// dead, so the queue needs new ones.
 func (q *Queue) enough(now time.Time) int {
 	if q.quick < near && now.Sub(q.answered) < q.timeout/4 {
 		return min(q.most, nearCalls)
@@ -280,7 +281,7 @@ func (q *Queue) enough(now time.Time) int {
 	return q.most
 }
 
-// calls returns how many calls may be in flight.
+// The method calls returns how many calls may be in flight.
 func (q *Queue) calls(now time.Time) int { return min(q.open, q.enough(now)) }
 
 // tick ends the requests whose time is over, and keeps the clock running while any requests are
