@@ -216,6 +216,37 @@ func (p parted) Take(ctx context.Context, t *quota.Transaction) error {
 	return p.FallbackStore.Take(ctx, t)
 }
 
+// A mirrored store calls Redis. If Redis refuses a charge because its limit has no units left, Take
+// spends this process's share of the limit in memory too. Otherwise the key could spend this share
+// whenever an answer of Redis is late.
+type mirrored struct {
+	*quota.CoalescedStore
+	optional.Tracker
+	memory quota.Store
+}
+
+// Take implements quota.Store.
+func (m mirrored) Take(ctx context.Context, t *quota.Transaction) error {
+	err := m.CoalescedStore.Take(ctx, t)
+	forgets := t.Mode == quota.ModeForget
+	if err != nil || t.Mode == quota.ModePeek || t.Allowed() && !forgets {
+		return err
+	}
+	for i, d := range t.Decisions {
+		c := t.Charges[i]
+		// A refused class or a large cost does not mean that nothing is left, units in flight would
+		// not be released here, and bans are not units.
+		_, whole := c.Limit.Algorithm.(optional.Indivisible)
+		if forgets {
+			_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: t.Mode})
+		} else if !d.Allowed && d.Remaining == 0 && c.Headroom == 0 && !c.Limit.InFlight() && !whole {
+			c.Cost = 1
+			_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: quota.ModeAtMost, Most: c.Limit.Capacity()})
+		}
+	}
+	return nil
+}
+
 // Watch implements optional.Watcher.
 func (p primary) Watch(c quota.Charge, done func(d quota.Decision, current func() bool)) bool {
 	w, ok := p.Store.(optional.Watcher)

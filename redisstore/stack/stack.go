@@ -41,6 +41,9 @@
 // during an outage instead, use [Store.WithoutFallback]. To enforce the whole limit in each
 // process, use [Store.Undivided]. The store logs when an outage begins and when it ends.
 //
+// A key that Redis has refused has no units left in memory at first, so it gains nothing when an
+// answer of Redis is late. A call with quota.ModeForget takes effect in Redis and in memory.
+//
 // # Start
 //
 // [New] succeeds even if Redis is down. The store then checks in the background whether Redis is
@@ -167,11 +170,11 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	}}
 	s.checker.ctx, s.checker.cancel = context.WithCancel(context.Background())
 	s.checker.err.Store(&errUnchecked)
-	s.breaker = s.checker.outages.breaker(quota.Coalesce(shared), o.Breaker)
+	p := &s.checker.processes
+	s.breaker = s.checker.outages.breaker(mirrored{quota.Coalesce(shared), shared, p}, o.Breaker)
 	o.Hybrid.Logger = cmp.Or(o.Hybrid.Logger, o.Logger)
 	s.hybrid = quota.Hybrid(s.breaker, o.Hybrid)
 	s.primary = primary{s.hybrid, &s.checker}
-	p := &s.checker.processes
 	p.heartbeat, p.compare, p.given, p.agree, p.memory = shared.Heartbeat, shared.CompareLimits, o.Replicas, o.Agree, s.memory
 	s.checker.outages.effect = p.effect
 	if o.Effect != "" {

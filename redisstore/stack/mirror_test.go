@@ -1,0 +1,131 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/weirtest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
+)
+
+// away is a Redis that answers no call while down is set.
+type away struct {
+	quota.Store
+	down atomic.Bool
+}
+
+func (a *away) Take(ctx context.Context, t *quota.Transaction) error {
+	if a.down.Load() {
+		return errors.New("no answer in time")
+	}
+	return a.Store.Take(ctx, t)
+}
+
+// TakeEach implements optional.Batcher.
+func (a *away) TakeEach(ctx context.Context, ts []*quota.Transaction) (errs []error) {
+	for _, t := range ts {
+		errs = append(errs, a.Take(ctx, t))
+	}
+	return errs
+}
+
+// Track implements optional.Tracker: tracking is turned off.
+func (a *away) Track(func(string, bool), func(time.Time)) func([]*quota.Transaction) []error {
+	return nil
+}
+
+// processesOf returns the stores of n processes that share redis, without what calls a real Redis.
+func processesOf(n int, redis *away) (stores []quota.Store) {
+	for range n {
+		memory := quota.Share(memstore.New(memstore.Options{}), n)
+		hybrid := quota.Hybrid(quota.Breaker(mirrored{quota.Coalesce(redis), redis, memory}, quota.BreakerOptions{}), quota.HybridOptions{})
+		stores = append(stores, quota.Fallback(hybrid, memory, quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)}))
+	}
+	return stores
+}
+
+// TestLateAnswers: a client sends 100 requests a second to each of two processes for a minute, and
+// exceeds its limit after 5 s. From then on, Redis does not answer for 1.5 of every 4 s. The client gets
+// what the limit admits in a minute, and what drains in the two memories, but not the limit once more.
+func TestLateAnswers(t *testing.T) {
+	for name, test := range map[string]struct {
+		limit quota.Limit
+		most  int
+	}{
+		"gcra":           {algorithms.GCRA(1000, time.Hour), 1000 + 2*17},
+		"burst":          {algorithms.TokenBucket(100, 1000, time.Hour), 100 + 2*17},
+		"fixed window":   {algorithms.FixedWindow(1000, time.Hour), 1000},
+		"sliding window": {algorithms.SlidingWindow(1000, time.Hour), 1000},
+		"sliding log":    {algorithms.SlidingLog(1000, time.Hour), 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				redis := &away{Store: memstore.New(memstore.Options{})}
+				stores := processesOf(2, redis)
+				admitted := 0
+				for i := range 6000 {
+					redis.down.Store(i > 1000 && i%400 > 250)
+					for _, s := range stores {
+						if weirtest.Take(t, s, 0, weirtest.Once(test.limit).Charges...).Allowed() {
+							admitted++
+						}
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				if admitted > test.most {
+					t.Errorf("admitted %d requests, want at most %d", admitted, test.most)
+				}
+			})
+		})
+	}
+}
+
+// TestMirrored: memory gets nothing but the keys of which Redis has nothing left, and forgets what is
+// forgotten in Redis.
+func TestMirrored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gcra, flight := algorithms.GCRA(10, time.Hour), algorithms.InFlight(1, time.Hour)
+		memory := memstore.New(memstore.Options{})
+		for _, test := range []struct {
+			name  string
+			limit quota.Limit
+			spent int64 // in Redis, before
+			cost  int64
+			room  int64 // Headroom
+			mode  quota.Mode
+			want  int64 // what remains in memory
+		}{
+			{"allowed", gcra, 9, 1, 0, quota.ModeSpend, 10},
+			{"refused", gcra, 10, 1, 0, quota.ModeSpend, 0},
+			{"a large cost", gcra, 9, 2, 0, quota.ModeSpend, 10},
+			{"a class", gcra, 5, 1, 5, quota.ModeSpend, 10},
+			{"a peek", gcra, 10, 1, 0, quota.ModePeek, 10},
+			{"in flight", flight, 1, 1, 0, quota.ModeSpend, 1},
+		} {
+			redis := &away{Store: memstore.New(memstore.Options{})}
+			store := mirrored{quota.Coalesce(redis), redis, memory}
+			c := quota.Charge{Rule: "r", Key: test.name, Limit: test.limit, Cost: test.spent}
+			weirtest.Take(t, redis, 0, c)
+			c.Cost, c.Headroom = test.cost, test.room
+			take := func(mode quota.Mode) int64 {
+				if err := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{c}, Mode: mode}); err != nil {
+					t.Fatal(err)
+				}
+				return weirtest.Peek(t, memory, quota.Charge{Rule: c.Rule, Key: c.Key, Limit: c.Limit}).Decisions[0].Remaining
+			}
+			if got := take(test.mode); got != test.want {
+				t.Errorf("%s: got %d units in memory, want %d", test.name, got, test.want)
+			}
+			if got, want := take(quota.ModeForget), test.limit.Capacity(); got != want {
+				t.Errorf("%s: got %d units in memory after ModeForget, want %d", test.name, got, want)
+			}
+		}
+	})
+}
