@@ -38,6 +38,7 @@ var withoutExample = map[string]string{
 	"redisstore.Heartbeat.Lost":          "package stack calls it",
 	"redisstore.Store.CompareLimits":     "package stack calls it",
 	"stack.Store.Announce":               "weir.New calls it",
+	"regions.Store.Announce":             "weir.New calls it",
 	"stack.Store.Conflicts":              "watch.Diagnose calls it",
 	"stack.Store.Undivided":              "cmd/weir calls it",
 	"stack.Store.Stores":                 "weirprom.New calls it",

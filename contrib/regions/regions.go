@@ -155,6 +155,13 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	return err
 }
 
+// Announce implements optional.Announcer, for a local store that is one, such as a stack.Store.
+func (s *Store) Announce(rule string, limits []quota.Limit) {
+	if local, ok := s.local.(optional.Announcer); ok {
+		local.Announce(rule, limits)
+	}
+}
+
 // share replaces the limits of charges with those of this region, and adds to s.wanted how much of
 // the rate the charges need.
 func (s *Store) share(charges []quota.Charge) {

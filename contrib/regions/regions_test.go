@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/contrib/regions"
@@ -169,6 +170,29 @@ func TestRegions(t *testing.T) {
 		}
 	}
 }
+
+// TestAnnounce: a Limiter announces its limits to the local store through the Store.
+func TestAnnounce(t *testing.T) {
+	local := &announced{Store: weirtest.Memory()}
+	for _, s := range []quota.Store{local, weirtest.Memory()} {
+		_, err := weir.New(regions.New(s, weirtest.Memory(), regions.Options{Budget: "b", Region: "eu", Regions: 2}), weir.Options{
+			Rules: []weir.Rule{{Name: "r", Key: weir.Global(), Limits: []quota.Limit{algorithms.GCRA(100, time.Second)}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(local.limits) != 1 || local.limits[0].Quota != 100 {
+		t.Errorf("got limits %v of rule r, want the one of all regions", local.limits)
+	}
+}
+
+type announced struct {
+	quota.Store
+	limits []quota.Limit
+}
+
+func (a *announced) Announce(_ string, limits []quota.Limit) { a.limits = limits }
 
 // TestNilStores: a nil pointer is no store, so New panics, not the first request.
 func TestNilStores(t *testing.T) {
