@@ -416,8 +416,8 @@ func (l *Limiter) pass(w http.ResponseWriter, r *http.Request, h http.Handler, d
 }
 
 // A snapshot is the part of a decision that code outside the Limiter may read and keep, because it
-// never changes. A snapshot is also a context: the handler's request has it, so that FromContext
-// finds it.
+// never changes. A snapshot is also the context of the handler's request, so that FromContext finds
+// the snapshot.
 type snapshot struct {
 	context.Context
 	claims    []claim

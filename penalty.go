@@ -14,7 +14,7 @@ import (
 // A Penalty bans keys that are refused repeatedly. Bans are kept in the store, so all processes
 // that share the store enforce them. Each process also remembers a ban for up to 10 s, so requests
 // with a banned key cause only about one store call every 10 s. If the store is an optional.Watcher
-// that reports when another process lifts a ban, they cause only about one every 5 minutes.
+// that reports when another process lifts a ban, they cause only about one call every 5 minutes.
 //
 // Each refusal by one of the rule's own limits is a strike, unless this process already knows that
 // the key is banned. A strike requires one additional store call, and the strike that begins a ban

@@ -339,11 +339,11 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // hand out are refunded when the handler returns or panics, or when Done is called.
 //
 // Draw returns 0 and an error if the context is done, if the request was already settled, or if n
-// is negative. Draw also returns an error if some rules have a Settle function but none of these
-// rules has the given unit, or if the request was charged under a rule with the given unit but no
-// rule has a Settle function. If no rule limits the unit, Draw otherwise returns n. If the store
-// fails, OnError decides whether the handler may use the n units. Those that it may use are charged
-// by Settle.
+// is negative. It also returns an error in two cases of misconfiguration: some rules have a Settle
+// function, but none of these rules has the given unit; or the request was charged under a rule
+// with the given unit, but no rule has a Settle function. If no rule limits the unit, Draw
+// otherwise returns n. If the store fails, OnError decides whether the handler may use the n units.
+// Those that it may use are charged by Settle.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		for s := snapshotOf(ctx); s != nil; s = s.outer {

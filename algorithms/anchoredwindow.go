@@ -9,8 +9,8 @@ import (
 // AnchoredWindow allows n units in each window of one period. A key's first unit starts a window.
 // After that window has ended, the key's next unit starts a new one. In any interval (t − period,
 // t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if the first unit of a window is
-// refunded. The bound of FixedWindow is almost the same, but its windows end at the same time for
-// all keys.
+// refunded. FixedWindow has almost the same bound, but the windows of all keys end at the same
+// time.
 func AnchoredWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: anchoredWindow{}, Quota: n, Period: period}
 }

@@ -18,10 +18,10 @@ import (
 // The state of a key that is refused repeatedly is promoted even if no caller waits for the lock,
 // because a hot state is usually not written when it refuses a charge.
 
-// A shard promotes a state after promoteAfter consecutive decisions about that state. Only refusals
-// and charges that had to wait for the lock count. A promotion allocates memory and computes a
-// greatest common divisor. Even if each promotion is followed by a recall, this happens at most
-// once in eight decisions.
+// A shard promotes a state after promoteAfter consecutive decisions about that state. Only two
+// kinds of decisions count: refusals, and charges that had to wait for the lock. A promotion
+// allocates memory and computes a greatest common divisor. Even if each promotion is followed by a
+// recall, this happens at most once in eight decisions.
 const promoteAfter = 8
 
 // The word of a hot state contains the instant of the last charge, the rank, and the debt at that

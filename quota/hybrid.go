@@ -213,9 +213,10 @@ func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64)
 	if !b.isFor(charge) {
 		return false
 	}
-	// The RetryAfter of a queue depends on within. It is valid only for the same value of within,
-	// which the hash includes. For other algorithms, RetryAfter is the wait until the charge fits.
-	// If the caller is willing to wait until then, the wrapped store must make the decision.
+	// The RetryAfter of a queue depends on the argument within. It is valid only for the same value
+	// of this argument, which the hash includes. For other algorithms, RetryAfter is the wait until
+	// the charge fits. If the caller is willing to wait until then, the wrapped store must make the
+	// decision.
 	waits := b.is(waited)
 	return (within > 0 || !waits) && (within <= 0 || queue || time.Duration(b.until()-now)*time.Microsecond > within)
 }

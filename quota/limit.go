@@ -88,10 +88,10 @@ func (l *Limit) Headroom(percent int) int64 {
 	return (min(l.Capacity(), MaxTicks)*int64(percent) + 99) / 100
 }
 
-// FullAfter returns the wait after the decision d until the whole quota is available, if nothing
-// else is spent. The wait is usually d.ResetAfter. It is shorter if the limit is a GCRA or a bucket
-// and the key was charged under a larger limit with the same name, because the store then keeps the
-// key's debt for longer than this limit counts the debt. The limit must be valid.
+// FullAfter returns how long after the decision d the whole quota is available, if nothing else is
+// spent. The wait is usually d.ResetAfter. It is shorter if the limit is a GCRA or a bucket and the
+// key was charged under a larger limit with the same name, because the store then keeps the key's
+// debt for longer than this limit counts the debt. The limit must be valid.
 func (l *Limit) FullAfter(d *Decision) time.Duration {
 	size := cmp.Or(l.Burst, l.Quota)
 	if _, ok := l.Algorithm.(metered); !ok || d.Remaining < 0 || d.Remaining >= size {

@@ -119,7 +119,7 @@ type Charge struct {
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost refunds units
 
 	// Spent identifies the units that a negative Cost refunds: they belong to an earlier charge
-	// whose Decision.At was this value. If Spent is 0, or the Algorithm is not an
+	// whose Decision.At was equal to Spent. If Spent is 0, or the Algorithm is not an
 	// optional.Canceler, the newest units are refunded.
 	Spent int64
 
@@ -191,9 +191,9 @@ const (
 	// and otherwise none.
 	ModeSpend Mode = iota
 
-	// ModePeek spends nothing. Allowed and RetryAfter of each Decision report whether and
-	// when the Cost of the charge fits; a Cost of 0 or less is always allowed. The other
-	// fields of the Decision describe the current state of the key.
+	// ModePeek spends nothing. In each Decision, Allowed and RetryAfter report whether and when the
+	// charge fits; a Cost of 0 or less is always allowed. The other fields of the Decision describe
+	// the current state of the key.
 	ModePeek
 
 	// ModeAtMost spends the charges repeatedly, as often as all of them fit now, up to

@@ -214,8 +214,8 @@ func refund(parts []part, times int64, take func(context.Context, *quota.Transac
 	}
 }
 
-// slot returns the hash tag of a key, without the braces. Keys with the same hash tag are
-// on one node.
+// slot returns the hash tag of a key, without the braces. Keys with the same hash tag are on the
+// same node.
 func (s *Store) slot(key string) string {
 	tag, _, _ := strings.Cut("."+storedkey.Of(key), "}")
 	return tag

@@ -59,7 +59,8 @@ func (s *Store) Probe(ctx context.Context, limits ...quota.Limit) error {
 	return nil
 }
 
-// keyOfEachNode returns a key on each master that has a fair share of the slots.
+// keyOfEachNode returns a key on each master. It tries random keys, so it may miss a master that
+// has very few slots.
 func (s *Store) keyOfEachNode(ctx context.Context) (keys []string, err error) {
 	if s.queue != nil {
 		return []string{rand.Text()}, nil

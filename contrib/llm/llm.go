@@ -235,11 +235,12 @@ func readerOf(h http.Header) *reader {
 // maxBody is the maximum number of bytes that are read from a request body.
 const maxBody = 1 << 20
 
-// MaxTokens returns a function for Rule.Cost that returns how many tokens a request may use at
-// most: one for each byte of its body, plus the tokens of the output. The latter are the largest of
-// the JSON fields max_tokens, max_completion_tokens and max_output_tokens, or the argument output
-// if the request has none of these. They are multiplied by the number of completions, which is the
-// larger of n and best_of, and by the number of prompts if the field prompt is an array of prompts.
+// MaxTokens returns a function for Rule.Cost that returns the maximum number of tokens that a
+// request may use: one for each byte of its body, plus the tokens of the output. The latter are the
+// largest of the JSON fields max_tokens, max_completion_tokens and max_output_tokens, or the
+// argument output if the request has none of these. They are multiplied by the number of
+// completions, which is the larger of n and best_of, and by the number of prompts if the field
+// prompt is an array of prompts.
 //
 // The result never exceeds the argument most, which should not exceed the Capacity of any limit of
 // the rule, because a limit never allows a cost above its capacity. The result is equal to most if

@@ -27,8 +27,8 @@ type step struct {
 // The algorithm bucket counts the units of a limit whose rate changes with the region's part. It
 // admits the same charges as GCRA and TokenBucket, but the debt of a key drains at the rate that
 // the region had at the time. A key that was idle while other regions had the rate therefore does
-// not gain units at the region's current rate. The rate is returned by the method rate, not derived
-// from the limit.
+// not gain units at the region's current rate for that time. The rate is returned by the method
+// rate, not derived from the limit.
 //
 // In a state, A is the debt at the instant At, in ticks. If the limit's Period is p µs, a unit is p
 // ticks. A debt may exceed the burst after quota.ModeForce, or if another limit with the same name

@@ -1,7 +1,6 @@
 -- The arithmetic of bucket.go. `past` contains packed doubles: the number of steps, and the rate
--- and the length of each step. In the script, `now` is the time of the clock outside of these
--- functions. A charge that waits is decided for a later instant, `target`. (x + -x % y) / y is
--- ⌈x/y⌉.
+-- and the length of each step. Outside of these functions, `now` is the time of the clock. A charge
+-- that waits is decided for a later instant, `target`. (x + -x % y) / y is ⌈x/y⌉.
 local most, forced = 2251799813685248, 1125899906842624 -- 2^51 and 2^50
 
 local function drained(past, from, to)

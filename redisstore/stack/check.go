@@ -149,7 +149,7 @@ const memoryLua = `
 if not redis.acl_check_cmd or not redis.acl_check_cmd('INFO', 'memory') then return '' end
 return redis.call('INFO', 'memory')`
 
-// checkEviction warns if Redis may evict keys that are being limited, or overrides.
+// checkEviction warns if Redis may evict overrides, or keys that are being limited.
 func (c *checker) checkEviction(ctx context.Context, logger *slog.Logger) {
 	info, _ := c.eval(ctx, memoryLua, nil).Text()
 	found := maxMemory.FindStringSubmatch(info)

@@ -140,7 +140,7 @@ type request struct {
 	done chan struct{} // closed once the request is over
 }
 
-// finish ends a request, unless it is over.
+// finish ends a request that is not over yet.
 func (a *request) finish(err error) {
 	if a.over.CompareAndSwap(false, true) {
 		a.err, a.at = err, time.Now()
