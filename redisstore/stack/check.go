@@ -218,7 +218,8 @@ func (p parted) Take(ctx context.Context, t *quota.Transaction) error {
 
 // A mirrored store calls Redis. If Redis refuses a charge because its limit has no units left, Take
 // spends this process's share of the limit in memory too. Otherwise the key could spend this share
-// whenever an answer of Redis is late.
+// whenever an answer of Redis is late. What an operator refunds, as by quota.Reset, or forgets, is
+// therefore refunded or forgotten in the memory of this process, too.
 type mirrored struct {
 	*quota.CoalescedStore
 	optional.Tracker
@@ -228,16 +229,18 @@ type mirrored struct {
 // Take implements quota.Store.
 func (m mirrored) Take(ctx context.Context, t *quota.Transaction) error {
 	err := m.CoalescedStore.Take(ctx, t)
-	forgets := t.Mode == quota.ModeForget
-	if err != nil || t.Mode == quota.ModePeek || t.Allowed() && !forgets {
+	if err != nil || t.Mode == quota.ModePeek {
 		return err
 	}
 	for i, d := range t.Decisions {
+		if t.Charges[i].Cost >= 0 && d.Allowed && t.Mode != quota.ModeForget {
+			continue
+		}
 		c := t.Charges[i]
 		// A refused class or a large cost does not mean that nothing is left, units in flight would
 		// not be released here, and bans are not units.
 		_, whole := c.Limit.Algorithm.(optional.Indivisible)
-		if forgets {
+		if refunds := t.Allowed() && c.Cost < 0 && c.Spent == 0; refunds || t.Mode == quota.ModeForget {
 			_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: t.Mode})
 		} else if !d.Allowed && d.Remaining == 0 && c.Headroom == 0 && !c.Limit.InFlight() && !whole {
 			c.Cost = 1

@@ -123,6 +123,13 @@ func TestMirrored(t *testing.T) {
 			if got := take(test.mode); got != test.want {
 				t.Errorf("%s: got %d units in memory, want %d", test.name, got, test.want)
 			}
+			take(test.mode)
+			if _, err := quota.Reset(t.Context(), store, c); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := take(quota.ModePeek), test.limit.Capacity(); got != want {
+				t.Errorf("%s: got %d units in memory after Reset, want %d", test.name, got, want)
+			}
 			if got, want := take(quota.ModeForget), test.limit.Capacity(); got != want {
 				t.Errorf("%s: got %d units in memory after ModeForget, want %d", test.name, got, want)
 			}
