@@ -74,25 +74,20 @@ func parseAddr(s string) (addr netip.Addr, text string) {
 // parseIPv4 parses "1.2.3.4" and "1.2.3.4:5", the form of most peers, and returns the
 // length of the address. n is 0 if s has another form, even if netip would parse it.
 func parseIPv4(s string) (a [4]byte, n int) {
-	for k := range a {
-		if k > 0 {
-			if n == len(s) || s[n] != '.' {
-				return a, 0
-			}
-			n++
+	k, start, v := 0, 0, uint(0) // v is the number a[k], whose digits begin at start
+	for ; n < len(s); n++ {
+		if digit := s[n] - '0'; digit <= 9 && v < 26 && (v > 0 || n == start) {
+			v = v*10 + uint(digit)
+		} else if s[n] == '.' && n > start && v <= 255 && k < 3 {
+			a[k], k, start, v = byte(v), k+1, n+1, 0
+		} else {
+			break
 		}
-		start, v := n, uint(0)
-		for ; n < len(s) && n < start+3 && s[n]-'0' <= 9; n++ {
-			v = v*10 + uint(s[n]-'0')
-		}
-		if n == start || v > 255 || s[start] == '0' && n > start+1 {
-			return a, 0
-		}
-		a[k] = byte(v)
 	}
-	if n < len(s) && !isPort(s[n:]) {
+	if k < 3 || n == start || v > 255 || n < len(s) && !isPort(s[n:]) {
 		return a, 0
 	}
+	a[k] = byte(v)
 	return a, n
 }
 
