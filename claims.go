@@ -152,14 +152,13 @@ func (l *Limiter) collect(d *decision) {
 		d.request = d.request.WithContext(context.WithoutCancel(d.Context))
 	}
 	for _, rule := range l.rules {
-		var c claim
-		rule.claim(d, &c)
+		p, key, leaves := rule.claim(d)
 		switch {
-		case c.kind == allowedKind:
-		case !rule.Enforce.Enforces(rule.Name, c.key):
-			l.addShadow(d, &c)
+		case p.kind == allowedKind:
+		case !rule.Enforce.Enforces(rule.Name, key):
+			l.addShadow(d, rule, p, key, leaves)
 		default:
-			d.addClaim(rule, &c)
+			d.addClaim(rule, p, key, leaves)
 		}
 		if d.why.RetryAfter == quota.Never {
 			break // no other refusal could be longer
@@ -182,25 +181,26 @@ func (d *decision) carryBack(r *http.Request) {
 
 // addClaim adds the claim of an enforced rule, and look-ups of a ban and a pause of the claim's
 // key. It adds nothing if the request is already refused.
-func (d *decision) addClaim(rule *rule, c *claim) {
-	switch c.kind {
+func (d *decision) addClaim(rule *rule, p *policy, key string, leaves int8) {
+	ban := int16(len(d.lookups))
+	switch p.kind {
 	case deniedKind:
-		d.refuse(ReasonDeny, rule.Name, quota.Never, rule, c.key)
+		d.refuse(ReasonDeny, rule.Name, quota.Never, rule, key)
 	case missingKind:
-		d.refuse(ReasonNoKey, rule.Name, quota.Never, rule, c.key)
+		d.refuse(ReasonNoKey, rule.Name, quota.Never, rule, key)
 	case limitedKind:
 		if rule.penalty != nil {
-			d.lookUpBan(c)
+			d.lookUpBan(rule, key)
 		}
 	}
 	switch {
 	case d.why.Reason != 0:
-	case c.policy.err != nil:
-		d.err = c.policy.err
+	case p.err != nil:
+		d.err = p.err
 		d.refuse(ReasonError, rule.Name, 0, nil, "")
-	case c.kind == limitedKind:
-		c.cost = rule.cost(d.request)
-		d.add(c)
+	case p.kind == limitedKind:
+		c := d.add(rule, p, key, leaves)
+		c.ban = ban
 		if d.sender != nil {
 			d.sender.lookUpPause(d, c)
 		}
@@ -208,39 +208,39 @@ func (d *decision) addClaim(rule *rule, c *claim) {
 }
 
 // addShadow adds the claim of a rule in shadow. It adds nothing if the request is already refused.
-func (l *Limiter) addShadow(d *decision, c *claim) {
+func (l *Limiter) addShadow(d *decision, rule *rule, p *policy, key string, leaves int8) {
 	switch {
 	case d.why.Reason != 0:
-	case c.policy.err != nil:
-		l.log.warn(d.Context, "rule in shadow skipped", c.rule.Name, c.policy.err)
-	case c.kind == limitedKind:
+	case p.err != nil:
+		l.log.warn(d.Context, "rule in shadow skipped", rule.Name, p.err)
+	case p.kind == limitedKind:
 		if d.shadow == nil {
 			d.shadow = &decision{inShadow: true}
-			d.shadow.Context, d.shadow.why = d.Context, &noRefusal
+			d.shadow.Context, d.shadow.why, d.shadow.request = d.Context, &noRefusal, d.request
 		}
-		c.cost = c.rule.cost(d.request)
-		d.shadow.add(c)
+		d.shadow.add(rule, p, key, leaves)
 	}
 }
 
 // add adds a claim and its charges. A recycled decision usually still contains the same claims from
 // an earlier request, and add then changes only their keys and costs.
-func (d *decision) add(c *claim) {
-	to := extend(&d.claims)
-	known := to.policy == c.policy && c.rule.Class == nil // all earlier claims are then known too
+func (d *decision) add(rule *rule, p *policy, key string, leaves int8) *claim {
+	c := extend(&d.claims)
+	known := c.policy == p && rule.Class == nil // all earlier claims are then known too
 	if !known {
 		clear(d.claims[len(d.claims):cap(d.claims)])
-		to.policy, to.first = c.policy, int32(len(d.tx.Charges))
+		c.policy, c.first = p, int32(len(d.tx.Charges))
 	}
-	to.key, to.cost, to.leaves, to.ban = c.key, c.cost, c.leaves, c.ban
-	for i := range c.limits {
+	c.key, c.cost, c.leaves = key, rule.cost(d.request), leaves
+	for i := range p.limits {
 		charge := extend(&d.tx.Charges)
 		if !known || charge.Limit.Period == 0 {
-			*charge = to.charge(i)
+			*charge = c.charge(i)
 			continue
 		}
-		charge.Key, charge.Cost = c.key, c.cost
+		charge.Key, charge.Cost = key, c.cost
 	}
+	return c
 }
 
 // extend appends an element to a slice and returns a pointer to the element, whose fields may still
@@ -270,7 +270,9 @@ func (l *Limiter) take(d *decision) (ended error) {
 		d.refuse(ReasonError, t.Charges[0].Rule, 0, nil, t.Charges[0].Key)
 	} else {
 		d.decisions, d.at, d.replicas = t.Decisions[:n], t.At.UnixMicro(), int32(t.Replicas)
-		d.applyLimits()
+		if !t.Allowed() { // this check is inlined, so admitted requests cost no call
+			d.applyLimits()
+		}
 		if d.sender != nil && ended == nil {
 			d.applyPauses()
 		}
@@ -601,13 +603,12 @@ func (d *decision) applyPauses() {
 // lookUpBan refuses a request whose key this process knows to be banned. If several rules have
 // banned keys of the request, the longest ban applies. If no ban is known, lookUpBan adds a look-up
 // of the key's ban.
-func (d *decision) lookUpBan(c *claim) {
-	if rest := c.rule.penalty.Known(c.key); rest > d.why.RetryAfter {
-		d.refuse(ReasonBan, c.rule.Name, rest, c.rule, c.key)
+func (d *decision) lookUpBan(rule *rule, key string) {
+	if rest := rule.penalty.Known(key); rest > d.why.RetryAfter {
+		d.refuse(ReasonBan, rule.Name, rest, rule, key)
 	}
 	if d.why.Reason == 0 {
-		c.ban = int16(len(d.lookups))
-		d.lookups = c.rule.penalty.AppendLookups(d.lookups, c.key)
+		d.lookups = rule.penalty.AppendLookups(d.lookups, key)
 	}
 }
 
@@ -658,13 +659,14 @@ func (d *decision) refusedUnder(c *claim) bool {
 	return false
 }
 
-// claim sets c to the rule's claim on a request, without the cost.
-func (rule *rule) claim(d *decision, c *claim) {
+// claim returns the policy and the key of the rule's claim on a request, and the percentage of each
+// limit that the claim leaves to other classes.
+func (rule *rule) claim(d *decision) (p *policy, key string, leaves int8) {
 	key, ok := rule.Key(d.request)
 	if !ok || len(key) == 0 || key[0] == 0 || rule.keyless.open() {
 		key, ok = rule.unusualKey(d.request, key, ok)
 	}
-	p := rule.own
+	p = rule.own
 	if rule.Policy != nil || rule.ForKey != nil {
 		p = rule.policyFor(d, key, ok)
 	}
@@ -674,13 +676,13 @@ func (rule *rule) claim(d *decision, c *claim) {
 			p = missingPolicy
 		}
 	}
-	c.policy, c.key = p, storedkey.Of(key)
 	if rule.Class != nil {
 		class, _ := rule.Class(d.request)
-		if c.leaves = int8(rule.Headroom[class]); rule.classless.open() {
-			rule.checkClass(class, c.leaves > 0)
+		if leaves = int8(rule.Headroom[class]); rule.classless.open() {
+			rule.checkClass(class, leaves > 0)
 		}
 	}
+	return p, storedkey.Of(key), leaves
 }
 
 // policyFor returns the policy of a request under a rule that has a Policy or ForKey function. The

@@ -705,9 +705,13 @@ func (e Enforcement) String() string { return strconv.FormatFloat(e.Percent(), '
 // The rule is in shadow mode for the other keys. The StoredKey of a key (see quota.Charge) gives
 // the same result as the key.
 func (e Enforcement) Enforces(rule, key string) bool {
-	// The rule is in shadow mode for a key if a hash of the rule's name and the key, in [0, 1), is
-	// below the share of such keys.
-	return e.shadow == 0 || fraction(rule, storedkey.Of(key)) >= e.shadow/100
+	return e.shadow == 0 || e.enforcesSome(rule, key) // this check is inlined, so most rules cost no call
+}
+
+// enforcesSome is Enforces for a rule in shadow mode for some keys. These are the keys for which a
+// hash of the rule's name and the key, in [0, 1), is below their share.
+func (e Enforcement) enforcesSome(rule, key string) bool {
+	return fraction(rule, storedkey.Of(key)) >= e.shadow/100
 }
 
 // fraction hashes two strings to a number in [0, 1), which is the same in every process and
