@@ -403,12 +403,28 @@ func (l *Limiter) serveAdmitted(w http.ResponseWriter, r *http.Request, next htt
 
 // pass calls a handler with a copy of the request whose context has a snapshot of the decision.
 func (l *Limiter) pass(w http.ResponseWriter, r *http.Request, h http.Handler, d *decision) {
-	both := new(struct { // one allocation takes less time than two
-		snapshot snapshot
-		request  http.Request
-	})
-	s, inner := &both.snapshot, &both.request
-	d.saveTo(s)
+	// One allocation takes less time than two, or than four if there are several limits.
+	var s *snapshot
+	var inner *http.Request
+	if n := len(d.decisions); n > 1 && n <= few {
+		all := new(struct {
+			snapshot  snapshot
+			request   http.Request
+			claims    [few]claim
+			decisions [few]quota.Decision
+		})
+		s, inner = &all.snapshot, &all.request
+		d.saveTo(s, all.claims[:0], all.decisions[:0:n])
+	} else {
+		all := new(struct {
+			snapshot snapshot
+			request  http.Request
+			claim    [1]claim
+			decision [1]quota.Decision
+		})
+		s, inner = &all.snapshot, &all.request
+		d.saveTo(s, all.claim[:0], all.decision[:0])
+	}
 	*inner = *r.WithContext(s)
 	l.recycle(d)
 	defer recorder.CarryBack(r, inner, s, r.Body) // even if the handler panics
@@ -429,9 +445,6 @@ type snapshot struct {
 	ticket    *ticket   // nil unless the request will be settled
 	front     *Limiter  // the outermost Limiter that has decided on the request; its dialect applies
 	outer     *snapshot // the snapshot of the Limiter around this one; nil if there is none
-
-	oneClaim    [1]claim // memory for the claims of most requests
-	oneDecision [1]quota.Decision
 }
 
 // snapshotKey is the context key for the snapshot of the innermost Limiter.
@@ -450,16 +463,19 @@ func snapshotOf(ctx context.Context) *snapshot {
 	return s
 }
 
-// saveTo makes s a snapshot of the decision.
-func (d *decision) saveTo(s *snapshot) {
+// few is the number of limits for which arrays have room. Clearing larger arrays takes longer.
+const few = 3
+
+// saveTo makes s a snapshot of the decision. The other arguments are memory for its slices, which
+// are empty.
+func (d *decision) saveTo(s *snapshot, claims []claim, decisions []quota.Decision) {
 	s.Context, s.at, s.wait, s.replicas = d.Context, d.at, d.tx.Wait, d.replicas
 	s.why, s.front, s.outer = d.why, d.front, d.outer
 	if d.why.Reason != 0 {
 		why := *d.why
 		s.why = &why
 	}
-	s.claims = append(s.oneClaim[:0], d.claims...)
-	s.decisions = append(s.oneDecision[:0], d.decisions...)
+	s.claims, s.decisions = append(claims, d.claims...), append(decisions, d.decisions...)
 }
 
 // recycle puts d into the pool for another request. After an error, d is not recycled, because the

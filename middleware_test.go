@@ -820,15 +820,16 @@ func (w *nullWriter) Header() http.Header         { return w.h }
 func (w *nullWriter) Write(p []byte) (int, error) { return len(p), nil }
 func (w *nullWriter) WriteHeader(int)             {}
 
-// TestHandlerAllocates: an admitted request makes one allocation of 512 bytes, for its context and a copy
-// of the request, and one more for several limits. A refusal makes no allocation, a request with
-// NoFromContext makes none either, and an observer adds none. The time stands still, because of a
-// thousand seconds of a reset, a few take the place of another number among the remembered ones.
+// TestHandlerAllocates: an admitted request makes one allocation, for its context and a copy of the
+// request, and one more if its rule has more than three limits. With one limit, the allocation has 512
+// bytes. A refusal makes no allocation, a request with NoFromContext makes none either, and an observer
+// adds none. The time stands still, because of a thousand seconds of a reset, a few take the place of
+// another number among the remembered ones.
 func TestHandlerAllocates(t *testing.T) { synctest.Test(t, testHandlerAllocates) }
 
 func testHandlerAllocates(t *testing.T) {
 	several := func(units int64) []weir.Limit {
-		return []weir.Limit{algorithms.FixedWindow(units, 1000*time.Hour), algorithms.GCRA(2*units, time.Minute), algorithms.SlidingWindow(2*units, 24*time.Hour)}
+		return []weir.Limit{algorithms.FixedWindow(units, 1000*time.Hour), algorithms.GCRA(2*units, time.Minute), algorithms.SlidingWindow(2*units, 24*time.Hour), algorithms.AnchoredWindow(units/2, time.Hour)}
 	}
 	observed := weir.Options{Observe: func(weir.Event) {}}
 	type row struct {
@@ -839,7 +840,8 @@ func testHandlerAllocates(t *testing.T) {
 	}
 	rows := []row{
 		{"allowed", weir.Options{}, several(1 << 20)[:1], 1},
-		{"allowed by three", weir.Options{}, several(1 << 20), 2}, // the decisions do not fit into the context
+		{"allowed by three", weir.Options{}, several(1 << 20)[:3], 1},
+		{"allowed by four", weir.Options{}, several(1 << 20), 2}, // the decisions do not fit into the context
 		{"allowed, observed", observed, several(1 << 20)[:1], 1},
 		{"allowed, without a context", weir.Options{NoFromContext: true}, several(1 << 20)[:1], 0},
 		{"allowed, exposed", weir.Options{Headers: headers.Exposed}, several(1 << 20)[:1], 1},

@@ -576,6 +576,9 @@ type ticket struct {
 	shadow  *decision                              // the decision under the rules in shadow, which is settled too
 	calls   context.Context                        // as in decision
 
+	claim    [1]claim // memory for most requests
+	decision [1]quota.Decision
+
 	end   func() // releases units in flight; nil if there are none
 	begun time.Time
 	over  atomic.Bool
@@ -589,7 +592,7 @@ type ticket struct {
 // prepare makes t the ticket of a request that is about to be served or sent. If the request will
 // be settled, its snapshot points to the ticket, because ReportUsage and Draw need the ticket.
 func (t *ticket) prepare(l *Limiter, d *decision, onError func(*http.Request, error) error) {
-	d.saveTo(&t.snapshot)
+	d.saveTo(&t.snapshot, t.claim[:0], t.decision[:0])
 	t.l, t.request, t.onError, t.shadow, t.calls = l, d.request, onError, d.shadow, d.calls
 	switch {
 	case l.settlesAfter(d):
