@@ -40,7 +40,7 @@ var defaultWriter, _ = newWriter(0, nil)
 // private limits, refused the request, the fields describe no limits, because the units left under
 // other limits would mislead the client. The argument lower has the same meaning as in
 // headers.Response.
-func (l *Limiter) writeHeaders(h http.Header, s *snapshot, lower bool) {
+func (l *Limiter) writeHeaders(h http.Header, s *snapshot, at time.Time, lower bool) {
 	refused, w, dialect := s.why.Reason != 0, l.writer, s.front.o.Headers
 	if !refused && (len(s.claims) == 0 || dialect == headers.None) {
 		return
@@ -48,22 +48,25 @@ func (l *Limiter) writeHeaders(h http.Header, s *snapshot, lower bool) {
 	if dialect != l.o.Headers {
 		w = s.front.writer
 	}
-	r := headers.Response{Header: h, Refused: refused, Lower: lower}
-	if s.at != 0 {
-		r.At = time.UnixMicro(s.at)
-	}
+	r := headers.Response{Header: h, At: at, Refused: refused, Lower: lower}
 	if refused {
 		r.RetryAfter = s.retryAfter()
 	}
-	if s.outer == nil && len(s.decisions) == 1 {
-		if only := s.claims[0].rule; !only.Private && (only.PartitionKey == nil || dialect&headers.IETF == 0) {
-			// The array is on the stack, where writing a pointer costs the least.
-			items := [1]headers.Item{{Prepared: s.claims[0].limits[0].fields, Decision: &s.decisions[0], Replicas: int(s.replicas)}}
-			w.Write(&r, items[:])
-			return
+	if s.outer != nil || len(s.decisions) > few || l.special {
+		writeAll(w, &r, s)
+		return
+	}
+	var items [few]headers.Item // on the stack, where writing a pointer costs the least
+	n := 0
+	for i := range s.claims {
+		limits := s.claims[i].limits
+		for j := range limits {
+			it := &items[n]
+			it.Prepared, it.Decision, it.Replicas = limits[j].fields, &s.decisions[n], int(s.replicas)
+			n++
 		}
 	}
-	writeAll(w, &r, s)
+	w.Write(&r, items[:n])
 }
 
 // writeAll writes all limits that apply to the request.

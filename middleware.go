@@ -205,6 +205,7 @@ func (l *Limiter) add(r *rule) {
 	l.settles = l.settles || r.Settle != nil
 	l.costs = l.costs || r.Cost != nil
 	l.policies = l.policies || r.Policy != nil
+	l.special = l.special || r.Private || r.PartitionKey != nil
 	l.bans = l.bans || r.Penalty != nil
 	l.concurrent = l.concurrent || r.Policy != nil || r.ForKey != nil || r.own.inFlight
 }
@@ -325,6 +326,7 @@ type Limiter struct {
 	bans       bool // a rule has a Penalty
 	costs      bool // a rule has a Cost function
 	policies   bool // a rule has a Policy function
+	special    bool // a rule is Private or has a PartitionKey function
 	checks     bool // check has something to check in each decision
 	concurrent bool // a rule can have a concurrency limit
 	instant    bool // the store makes its decisions in memory: see isInstant
@@ -355,7 +357,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	case d.passed:
 		l.passUncharged(w, r, next)
 	case err == nil:
-		l.writeHeaders(h, &d.snapshot, false)
+		l.writeHeaders(h, &d.snapshot, d.tx.At, false)
 		if d.refused() {
 			l.answerRefusal(w, r, d, fresh)
 		} else {
@@ -525,7 +527,7 @@ func (a *Admission) WriteMetadata(md map[string][]string) { a.write(md, true) }
 
 func (a *Admission) write(h http.Header, lower bool) {
 	if a != nil && a.ticket != nil {
-		a.ticket.l.writeHeaders(h, &a.ticket.snapshot, lower)
+		a.ticket.l.writeHeaders(h, &a.ticket.snapshot, a.At, lower)
 	}
 }
 
