@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,8 +58,8 @@ const moment = 25 * time.Millisecond // failures within this time count as one
 //
 // If the wrapped store has several servers (see optional.Server), such as the masters of a Redis
 // Cluster, each has its own breaker, so keys on healthy servers are not affected. If an open
-// breaker receives no calls for a minute, it closes the next time that another server answers a
-// call.
+// breaker receives no calls for a minute, or that of several servers for o.Cooldown, it closes the
+// next time that another server answers a call.
 //
 // An open breaker makes no decisions, so a Limiter allows all requests by default (see
 // weir.Options.OnError). To have a second store make the decisions instead, use Fallback.
@@ -284,7 +285,11 @@ func (b *BreakerStore) closeUnused(ctx context.Context) {
 		return
 	}
 	look := func(c *circuit) {
-		if p := c.phase.Load(); p.err != nil && now.Sub(p.until) > unused && p.probing.CompareAndSwap(false, true) {
+		after := unused
+		if strings.Contains(c.server, " ") { // several servers; package stack divides their calls while a circuit is open
+			after = b.o.Cooldown
+		}
+		if p := c.phase.Load(); p.err != nil && now.Sub(p.until) > after && p.probing.CompareAndSwap(false, true) {
 			b.closes(ctx, c, p, &phase{})
 		}
 	}

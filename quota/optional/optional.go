@@ -126,8 +126,9 @@ type Batcher interface {
 }
 
 // A Server is a quota.Store whose keys are spread over servers that can fail separately. The method
-// Server returns the name of the server, or of the combination of servers, that evaluates a
-// transaction. If the server is not known, the method returns "". It does not call the server.
+// Server returns the name of the server that evaluates a transaction, or the names of several
+// servers with spaces between them. If the server is not known, the method returns "". It does not
+// call the server.
 type Server interface {
 	Server(t *quota.Transaction) string
 }
