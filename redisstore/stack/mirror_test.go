@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -133,6 +134,42 @@ func TestMirrored(t *testing.T) {
 			if got, want := take(quota.ModeForget), test.limit.Capacity(); got != want {
 				t.Errorf("%s: got %d units in memory after ModeForget, want %d", test.name, got, want)
 			}
+		}
+	})
+}
+
+// halfDead is a Redis with two servers, of which one answers no call.
+type halfDead struct{ quota.Store }
+
+func (h halfDead) Take(ctx context.Context, t *quota.Transaction) error {
+	if h.Server(t) == "dead" {
+		return errors.New("no answer in time")
+	}
+	return h.Store.Take(ctx, t)
+}
+
+// Server implements optional.Server.
+func (h halfDead) Server(t *quota.Transaction) string { return t.Charges[0].Key }
+
+// TestLinesOfOneServer: while one of several servers is down, requests with keys of the others do not end the
+// outage, so it is logged once, however rare its own requests are.
+func TestLinesOfOneServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(weirtest.Log)
+		o := outages{logger: slog.New(slog.NewTextHandler(log, nil)), effect: func() string { return "" }}
+		memory := memstore.New(memstore.Options{})
+		store := o.fallback(o.breaker(halfDead{memstore.New(memstore.Options{})}, quota.BreakerOptions{}), memory)
+		for i := range 600 {
+			key := "alive"
+			if i%17 == 0 {
+				key = "dead"
+			}
+			weirtest.Take(t, store, 0, quota.Charge{Rule: "r", Key: key, Limit: algorithms.GCRA(1000, time.Second), Cost: 1})
+			time.Sleep(100 * time.Millisecond)
+		}
+		// The breaker opens at the fifth failure. Until then, each failure may be an outage.
+		if n := strings.Count(log.String(), "outage of Redis began"); n > 5 {
+			t.Errorf("got %d outages in a minute, want at most 5:\n%s", n, log)
 		}
 	})
 }

@@ -22,6 +22,7 @@ import (
 type outages struct {
 	logger *slog.Logger
 	effect func() string // describes what an outage means for the limits
+	open   func() bool   // whether the breaker is open, perhaps for one of several servers; nil without one
 
 	mu     sync.Mutex
 	began  time.Time   // zero if there is no outage
@@ -136,7 +137,7 @@ func (o *outages) fallback(primary, memory quota.Store) (f *quota.FallbackStore)
 		OnChange: func(active bool, err error) {
 			if active {
 				o.begin(err)
-			} else {
+			} else if o.open == nil || !o.open() { // otherwise one of several servers is still down
 				o.end()
 			}
 		},
@@ -159,5 +160,7 @@ func (o *outages) breaker(redis quota.Store, b quota.BreakerOptions) *quota.Brea
 			user(open, err)
 		}
 	}
-	return quota.Breaker(redis, b)
+	breaker := quota.Breaker(redis, b)
+	o.open = func() bool { return breaker.Stats().Open }
+	return breaker
 }
