@@ -345,7 +345,7 @@ func TestPage(t *testing.T) {
 	s.expect("?tab=rules", nil, 200, "1h: 2 per 1h (anchored-window)", "no key: shadow", "a ban of 10m after 5 refusals in 1h")
 	s.expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "<p>The limit 1h has none of 2 units left; the next one is available in", `ip: <span class="yes">allowed</span>`,
 		"has refused the key 1 times in the last hour, the last time 1 s ago (limited)", `data-label="by">limit 1h</td>`)
-	s.expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: a list or the Policy of the rule may allow or deny the client by its address, which is not given")
+	s.expect("?key=bob&rule=", nil, 200, `api: <span class="">allowed by its limits</span>`, "Not known: a list or the Policy of the rule may allow or deny the client by its address, which is not given")
 	s.expect("?key=2001:db8::9", nil, 200, `Looked up: <bdi class="key">2001:db8::/64</bdi>`)
 	s.expect("?key=alice&from=here", nil, 400, "from is &#34;here&#34;; want an address")
 	s.expect("?key="+url.QueryEscape(nasty), nil, 200, `value="&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"`)

@@ -281,7 +281,7 @@ func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 		if l.from.IsValid() {
 			by = "more than its address"
 		}
-		s.unknown = append(s.unknown, "a list or the Policy of the rule may allow or deny the client by "+by)
+		s.unknown = append(s.unknown, byClient+by)
 	}
 	if s.Listed == "" && strings.HasPrefix(l.key, "sha256:") && r.ForKey != nil {
 		s.unknown = append(s.unknown, "the key is a digest, so a policy that needs the whole key was not found")
@@ -381,9 +381,14 @@ type explanation struct {
 	refusals watch.Refused
 }
 
-// Answer returns the explanation in a word or two.
+// byClient begins the sentence about a client whose address is not known.
+const byClient = "a list or the Policy of the rule may allow or deny the client by "
+
+// Answer returns the explanation in a few words.
 func (e *explanation) Answer() string {
 	switch {
+	case e.Refused == nil && len(e.Unknown) == 1 && strings.HasPrefix(e.Unknown[0], byClient):
+		return "allowed by its limits"
 	case e.Refused == nil:
 		return "not known"
 	case *e.Refused:
