@@ -309,11 +309,6 @@ func TestDockerfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := regexp.MustCompile(`(?m)^FROM (\S+)`).FindAllSubmatch(text, -1)
-	for _, m := range base {
-		if from := string(m[1]); from != "scratch" && !regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString(from) {
-			t.Errorf("the Dockerfile is built from %s, want a digest", from)
-		}
-	}
 	if len(base) != 2 || string(base[1][1]) != "scratch" {
 		t.Errorf("the Dockerfile has stages from %s, want the second from scratch", base)
 	}
@@ -332,6 +327,27 @@ func TestDockerfile(t *testing.T) {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the Dockerfile lacks %s, which the image of a release has", want)
 		}
+	}
+}
+
+// TestImages: each image and action in the files of this repository is pinned, so that nobody can replace it
+// under its tag, except these images, whose digests are not known, and Weir itself.
+func TestImages(t *testing.T) {
+	unpinned := []string{"scratch", "weir", "weir:v0.1.0", "redis:6.2.20", "docker.dragonflydb.io/dragonflydb/dragonfly:v1.40.2",
+		"apache/kvrocks:2.16.0", "ghcr.io/microsoft/garnet:1.0.84"}
+	lines, err := output("../..", nil, "git", "grep", "-hE", `^(FROM|[ -]+(image|uses):) [^$]`, "--", "*.yml", "*.yaml", "*Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinned := regexp.MustCompile(`@(sha256:[0-9a-f]{64}|[0-9a-f]{40})$`)
+	found := 0
+	for _, m := range regexp.MustCompile(`(?m)(?:FROM|image:|uses:) (\S+)`).FindAllStringSubmatch(lines, -1) {
+		if found++; !pinned.MatchString(m[1]) && !slices.Contains(unpinned, m[1]) {
+			t.Errorf("%s has neither a digest nor a commit", m[1])
+		}
+	}
+	if found < 20 {
+		t.Errorf("found %d images and actions, want more", found)
 	}
 }
 
