@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/quota/storetest"
@@ -149,9 +150,12 @@ func Take(t testing.TB, store weir.Store, within time.Duration, charges ...quota
 	return tx
 }
 
-// New is weir.New, but fails the test after an error.
+// New is weir.New, but fails the test after an error. It counts as a reload of a file, so that the Logger
+// gets no warning about Limiters that other tests have made.
 func New(t testing.TB, store weir.Store, o weir.Options) *weir.Limiter {
 	t.Helper()
+	sparse.Reloads.Add(1)
+	defer sparse.Reloads.Add(-1)
 	l, err := weir.New(store, o)
 	if err != nil {
 		t.Fatal(err)
