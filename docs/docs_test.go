@@ -228,7 +228,7 @@ func TestLength(t *testing.T) {
 		}
 	}
 	if n > docsPages || all > docsWords {
-		t.Errorf("docs has %d pages and %d words, want %d and %d at most", n, all, docsPages, docsWords)
+		t.Errorf("docs has %d pages and %d words, want %d and %d at most: shorten a page that you change", n, all, docsPages, docsWords)
 	}
 }
 
