@@ -175,7 +175,7 @@ func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowe
 	prepare(t, now)
 	for i := range lanes {
 		ln, c := &lanes[i], &t.Charges[i]
-		fits := ln.fits(&ln.debt, c.Cost)
+		fits := allowed || ln.fits(&ln.debt, c.Cost)
 		switch {
 		case allowed && c.Cost > 0:
 			ln.spend(&ln.debt, c.Cost)
