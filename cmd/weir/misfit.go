@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/seed83679106/weir/ops/config"
@@ -38,7 +40,7 @@ var unread = map[string]misfit{
 
 // misfits returns the misfits of the rules in force.
 func misfits(rules *config.File) (found []misfit) {
-	if len(rules.TrustedProxies()) == 0 {
+	if !slices.ContainsFunc(rules.TrustedProxies(), netip.Prefix.IsValid) { // unix is not, and weir listens on no Unix socket
 		found = append(found, misfit{part: "trusted-proxies",
 			effect: "every request to /auth is refused with 400, because the file trusts no proxy",
 			fix:    "list the addresses of your proxies in trusted-proxies, or set -upstream", forwardAuth: true})

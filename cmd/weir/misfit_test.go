@@ -25,6 +25,7 @@ func TestMisfits(t *testing.T) {
 		clients     [2]string
 		statuses    string
 	}{
+		{"no proxies but on sockets, where weir serves none", strings.Replace(rule("key: ip"), "127.0.0.1", "unix", 1), true, "trusted-proxies", "every request to /auth is refused with 400", [2]string{"192.0.2.1", "192.0.2.2"}, "400 400"},
 		{"no proxies", strings.TrimPrefix(rule("key: ip"), trusted), true, "trusted-proxies", "every request to /auth is refused with 400", [2]string{"192.0.2.1", "192.0.2.2"}, "400 400"},
 		{"json", rule("key: json:user"), true, "json:user", "all requests share the value unreadable", [2]string{"192.0.2.1", "192.0.2.2"}, "200 429"},
 		{"json in a list", rule("key: [method, {first-of: [json:a.b, ip]}]"), true, "json:a.b", "all requests share the value unreadable", [2]string{"192.0.2.1", "192.0.2.2"}, "200 429"},
