@@ -93,9 +93,10 @@ func (v *reservation) add(units int64, t *quota.Transaction) {
 	v.Parts = append(v.Parts, p)
 }
 
-// mark returns the charge that is refused from the second settlement on.
+// mark returns the charge that is refused from the second settlement on. Its key has the hash tag of
+// the reservation's key, so in a cluster one server has both, unless the reservation's key is long.
 func (v *reservation) mark() quota.Charge {
-	return quota.Charge{Rule: "weir-settled", Key: v.Serial, Cost: 1,
+	return quota.Charge{Rule: "weir-settled", Key: storedkey.Of(v.Key) + "}" + v.Serial, Cost: 1,
 		Limit: algorithms.AnchoredWindow(1, time.Duration(v.Life)*time.Second)}
 }
 

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
 )
 
 // TestReservationOutage: while Redis is down, memory does not know which reservations are settled, and
@@ -43,5 +45,26 @@ func TestShadowReservationOutage(t *testing.T) {
 	}
 	if status, _, text := d.call("/reserve", `{"rule": "tokens", "key": "acme", "units": 1}`); status != http.StatusServiceUnavailable {
 		t.Errorf("an enforced rule: got %d %s, want 503", status, text)
+	}
+}
+
+// TestReservationCluster: while one master of a cluster hangs, the reservations of all keys can be settled: of
+// those whose units another master has, in Redis, and of the others in memory.
+func TestReservationCluster(t *testing.T) {
+	rounds.Slow(t, "a cluster takes seconds to begin")
+	t.Parallel()
+	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), tokenLimits)
+	cluster := redistest.Cluster(t, 3, 0)
+	d := desk{t, startService(t, "-limits", limits, "-key-secret", "0123456789abcdef",
+		"-redis-addrs", strings.Join(cluster.Addrs(), ","), "-replicas", "1")}
+	d.settle(d.reserve("tokens", "first", 1), 1, true)
+	cluster.Nodes[1].Pause()
+	defer cluster.Nodes[1].Resume()
+	for i := range 24 {
+		key := fmt.Sprint("key", i)
+		id := d.reserve("tokens", key, 60)
+		d.settle(id, 10, true)
+		d.settle(id, 0, false)
+		d.left("tokens", key, 90)
 	}
 }
