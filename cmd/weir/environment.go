@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"regexp"
@@ -62,6 +63,9 @@ func setFromEnvironment(fs *flag.FlagSet, prefix string, environ []string) (warn
 			}
 			continue
 		}
+		if n := len(value) - 1; n > 0 && value[0] == value[n] && strings.Contains(`"'`, value[:1]) {
+			warnings = append(warnings, "the value of "+name+" is in quotation marks, which belong to it; in a file for docker --env-file, omit them")
+		}
 		if err := fs.Set(f, value); err != nil {
 			if slices.Contains(secrets, f) {
 				value = "…"
@@ -75,15 +79,17 @@ func setFromEnvironment(fs *flag.FlagSet, prefix string, environ []string) (warn
 	return warnings, errors.Join(append(errs, setFromFiles(fs))...)
 }
 
+// invalidFlag matches an error that does not say what values a flag has.
+var invalidFlag = regexp.MustCompile(`(?s)^(invalid .* (?:flag )?-([a-z-]+): )(?:parse error$|slog: )`)
+
 // parseFlags parses a command line. Its errors say what values a flag has.
 func parseFlags(fs *flag.FlagSet, args []string) error {
 	err := fs.Parse(args)
 	if err == nil {
 		return nil
 	}
-	if text, ok := strings.CutSuffix(err.Error(), "parse error"); ok {
-		name := strings.TrimSuffix(text[strings.LastIndex(text, " -")+2:], ": ")
-		return errors.New(text + "want " + wanted(fs.Lookup(name)))
+	if m := invalidFlag.FindStringSubmatch(err.Error()); m != nil {
+		return errors.New(m[1] + "want " + wanted(fs.Lookup(m[2])))
 	}
 	return err
 }
@@ -104,6 +110,8 @@ func wanted(f *flag.Flag) string {
 		return "a whole number"
 	case float64:
 		return "a number"
+	case *slog.Level:
+		return "debug, info, warn or error"
 	}
 	return ""
 }

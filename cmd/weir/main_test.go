@@ -76,6 +76,9 @@ func TestRun(t *testing.T) {
 		{"serve -limits x -shutdown-timeout -5s", 2, "", "-shutdown-timeout is -5s; want at least 0"},
 		{"serve -limits x -redis-ready-after -5s", 2, "", "-redis-ready-after is -5s; want at least 0"},
 		{"serve -limits x -replicas 3", 2, "", "-replicas needs -redis-addrs"},
+		{"serve -limits x -redis-addrs redis://a:b@localhost:1/3 -redis-db 5", 2, "", "-redis-db and -redis-addrs have different values"},
+		{"serve -limits x -redis-addrs redis://a:b@localhost:1/3 -redis-password c", 2, "", "-redis-password and -redis-addrs have different values"},
+		{"serve -limits x -log-level warning", 2, "", `invalid value "warning" for flag -log-level: want debug, info, warn or error`},
 		{"serve -limits x -redis-down closed", 2, "", "-redis-down closed needs -redis-addrs"},
 		{"serve -limits x -addr tls://:1", 2, "", "-addr tls://:1 needs -tls-cert and -tls-key"},
 		{"serve -limits x -tls-cert y", 2, "", "need each other"},
@@ -198,6 +201,9 @@ func TestUnknownVariables(t *testing.T) {
 		{"WEIR_REDIS_PORT=tcp://10.0.0.1:6379", "", ""},
 		{"WEIR_REDIS_SERVICE_HOST=10.0.0.1", "", ""},
 		{"WEIR_PORT=9090", "", "the environment variable WEIR_PORT sets no flag"},
+		{"WEIR_REDIS_TIMEOUT=1s", "", "-redis-timeout is 1s: as long may a request wait when Redis is silent, and nginx.conf allows it after 500 ms"},
+		{`WEIR_ADMIN_TOKEN="0123456789abcdef"`, "", "the value of WEIR_ADMIN_TOKEN is in quotation marks, which belong to it; in a file for docker --env-file, omit them"},
+		{`WEIR_REDIS_PREFIX='a:'`, "", "the value of WEIR_REDIS_PREFIX is in quotation marks, which belong to it; in a file for docker --env-file, omit them"},
 	} {
 		var o options
 		err := fmt.Sprint(o.parse([]string{"-limits", "l"}, []string{"PATH=/bin", tt.variable}, &bytes.Buffer{}))

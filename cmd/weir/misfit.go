@@ -11,7 +11,7 @@ import (
 )
 
 // A misfit describes a part of a file that package config accepts, but that does not work with weir
-// serve, because the requests lack information that the part needs. If forwardAuth is true, the
+// serve, usually because the requests lack information that the part needs. If forwardAuth is true, the
 // part does work with -upstream.
 type misfit struct {
 	rule        string // empty for a part of the whole file
@@ -27,15 +27,23 @@ const (
 	needsBodies = "set -upstream, so that weir serve forwards the requests itself, or "
 )
 
-// unread contains the misfits of parts of rules, by the name of the part without its argument.
+// unread contains the misfits of parts of rules, by the name of the part, without its argument
+// except for header fields.
 var unread = map[string]misfit{
 	"json":           {effect: "all requests share the value unreadable, " + noBodies, fix: needsBodies + anotherKey, forwardAuth: true},
 	"content-length": {effect: "every request costs 0, " + noBodies, fix: needsBodies + "omit the cost", forwardAuth: true},
 	llmTokens:        {effect: "every request costs 1, " + noBodies, fix: needsBodies + "call /reserve", forwardAuth: true},
 	"status": {effect: "no request is charged, because /auth does not see the response", fix: needsBodies + "omit settle",
 		forwardAuth: true},
+	"header:x-forwarded-for": sentAddresses, "header:forwarded": sentAddresses,
 	"route": {effect: "all requests share the value unmatched, " + noRoutes, fix: anotherKey},
 	"path":  {effect: "no request has the value, " + noRoutes, fix: anotherKey},
+}
+
+// sentAddresses is the misfit of a field to which each proxy adds the address of its client.
+var sentAddresses = misfit{
+	effect: "clients can choose the value, unless your proxy replaces what they send",
+	fix:    "use the key ip, which finds the client by trusted-proxies",
 }
 
 // misfits returns the misfits of the rules in force.
@@ -48,6 +56,9 @@ func misfits(rules *config.File) (found []misfit) {
 	for _, r := range rules.Rules() {
 		for _, part := range rules.Reads(r.Name) {
 			name, _, _ := strings.Cut(part, ":")
+			if name == "header" {
+				name = strings.ToLower(part)
+			}
 			if m, ok := unread[name]; ok {
 				m.rule, m.part = r.Name, part
 				found = append(found, m)
@@ -74,5 +85,5 @@ func (m misfit) log(logger *slog.Logger) {
 		logger.Warn("weir: limits file lacks a part", "part", m.part, "effect", m.effect, "fix", m.fix)
 		return
 	}
-	logger.Warn("weir: rule reads what requests lack", "rule", m.rule, "part", m.part, "effect", m.effect, "fix", m.fix)
+	logger.Warn("weir: part of a rule does not work as intended", "rule", m.rule, "part", m.part, "effect", m.effect, "fix", m.fix)
 }

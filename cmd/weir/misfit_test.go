@@ -32,6 +32,7 @@ func TestMisfits(t *testing.T) {
 		{"content-length", rule("cost: content-length"), true, "content-length", "every request costs 0", [2]string{"192.0.2.1", "192.0.2.1"}, "200 200"},
 		{"failed requests", rule("key: ip, settle: failed"), true, "status", "no request is charged", [2]string{"192.0.2.1", "192.0.2.1"}, "200 200"},
 		{"route", rule("key: route"), false, "route", "all requests share the value unmatched", [2]string{"192.0.2.1", "192.0.2.2"}, "200 429"},
+		{"a list of addresses", rule("key: header:X-Forwarded-For"), false, "header:X-Forwarded-For", "clients can choose the value", [2]string{"192.0.2.1", "192.0.2.2"}, "200 200"},
 		{"path", rule("key: path:id"), false, "path:id", "no request has the value", [2]string{"192.0.2.1", "192.0.2.1"}, "200 200"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -39,7 +40,7 @@ func TestMisfits(t *testing.T) {
 			path := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), tt.file)
 			want := fmt.Sprintf(`"part":%q,"effect":"%s`, tt.part, tt.effect)
 			if tt.part != "trusted-proxies" {
-				want = `"weir: rule reads what requests lack","rule":"login",` + want
+				want = `"weir: part of a rule does not work as intended","rule":"login",` + want
 			}
 			const token = "0123456789abcdef"
 			s := startService(t, "-limits", path, "-admin-token", token)

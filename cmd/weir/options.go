@@ -153,6 +153,9 @@ func (o *options) parse(args, environ []string, stderr io.Writer) error {
 	}
 	warnings, err := setFromEnvironment(fs, "", environ)
 	o.warnings = append(o.warnings, warnings...)
+	if d := o.redis.timeout; d >= 500*time.Millisecond {
+		o.warnings = append(o.warnings, fmt.Sprintf("-redis-timeout is %v: as long may a request wait when Redis is silent, and nginx.conf allows it after 500 ms", d))
+	}
 	for _, variable := range environ {
 		if url, ok := strings.CutPrefix(variable, "REDIS_URL="); ok && o.redis.addrs == "" {
 			o.redis.addrs = url

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,6 +81,9 @@ var clientFields = []struct{ field, usage string }{
 	{"MaxRedirects", "largest `number` of redirects that a command follows in a cluster; 0 means 3"},
 	{"FailingTimeoutSeconds", "`seconds` for which commands avoid a node of a cluster that has failed; 0 means 15"},
 }
+
+// inURL lists the fields that the URL of a Redis sets, too.
+var inURL = []string{"Username", "Password", "DB"}
 
 // wordEnd matches the boundary between two words in the name of a field.
 var wordEnd = regexp.MustCompile(`([a-z])([A-Z])`)
@@ -168,6 +172,12 @@ func (o *redisOptions) parse(fs *flag.FlagSet, environ []string) error {
 func (o *redisOptions) check(f *faults) {
 	if o.addrs == "" && len(o.given) > 0 {
 		f.add("-%s needs -redis-addrs", flagOf(o.given[0]))
+	}
+	addrs := reflect.ValueOf(redisstore.ClientOptions(0, o.split()...)).Elem()
+	for _, field := range o.given {
+		if v := addrs.FieldByName(field); slices.Contains(inURL, field) && !v.IsZero() && !v.Equal(reflect.ValueOf(o.client).FieldByName(field)) {
+			f.add("-%s and -redis-addrs have different values", flagOf(field))
+		}
 	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		f.add("-redis-tls-cert and -redis-tls-key need each other")
