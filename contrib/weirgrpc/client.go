@@ -3,6 +3,7 @@ package weirgrpc
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/safe"
 )
 
 // UnaryClient limits outgoing unary calls in the same way as Limiter.Transport limits requests. A
@@ -66,7 +68,11 @@ func StreamClient(l *weir.Limiter, o weir.TransportOptions) (grpc.StreamClientIn
 		if err != nil {
 			return nil, err
 		}
-		context.AfterFunc(over, func() { res.Body.Close() })
+		context.AfterFunc(over, func() { // on a goroutine, where a panic of Settle would end the process
+			if _, err := safe.Call("Settle panicked", res.Body.Close); err != nil {
+				slog.Error("weirgrpc: stream not settled", "method", method, "err", err)
+			}
+		})
 		return cs, result
 	}, err
 }

@@ -228,6 +228,26 @@ func TestClientHeld(t *testing.T) {
 	})
 }
 
+// TestClientSettlePanics: a Settle that panics does not end the process, although a stream is settled on a
+// goroutine of its own, and units in flight are released.
+func TestClientSettlePanics(t *testing.T) {
+	store := weirtest.Memory()
+	busy := algorithms.InFlight(1, time.Hour)
+	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily, busy}, Settle: func(weir.Outcome) int64 { panic("Settle") }}}})
+	streams, _ := weirgrpc.StreamClient(l, weir.TransportOptions{})
+	unary, _ := weirgrpc.UnaryClient(l, weir.TransportOptions{})
+	c := pb.NewTestServiceClient(dial(t, listen(t, &service{}), grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(streams)))
+	for _, k := range kinds {
+		func() {
+			defer func() { _ = recover() }() // a unary call panics on the goroutine of its caller
+			if err := k.call(by(t.Context(), "ann"), c); err != nil {
+				t.Error(err)
+			}
+		}()
+		free(t, store, "api", busy)
+	}
+}
+
 // TestClientSettles: what a call has used, as an inner interceptor reports it, is charged when the
 // call ends. A call that reports nothing costs what was reserved.
 func TestClientSettles(t *testing.T) {
