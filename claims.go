@@ -43,9 +43,9 @@ func (c *claim) charge(i int) quota.Charge {
 	return quota.Charge{Rule: c.rule.Name, Key: c.key, Limit: l, Cost: c.cost, Headroom: headroom}
 }
 
-// The method leaves reports whether the request must leave headroom under a rule, and therefore
-// cannot wait.
-func (s *snapshot) leaves() bool {
+// leavesHeadroom reports whether the request must leave headroom under a rule, and therefore cannot
+// wait.
+func (s *snapshot) leavesHeadroom() bool {
 	return slices.ContainsFunc(s.claims, func(c claim) bool { return c.leaves > 0 })
 }
 
@@ -394,7 +394,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // until stopWaiting is called. Counting begins before the call to the store, because otherwise more
 // than MaxWaiting requests could wait.
 func (l *Limiter) startWaiting(d *decision, maxWait time.Duration) time.Duration {
-	if d.leaves() {
+	if d.leavesHeadroom() {
 		return 0
 	}
 	within := maxWait
@@ -555,7 +555,7 @@ func (l *Limiter) takeShadow(d *decision) {
 	s, done := d.shadow, false
 	s.request, s.calls = d.request, l.callContext(d)
 	defer l.releaseUnless(&done, s)
-	if d.tx.Within > 0 && !s.leaves() {
+	if d.tx.Within > 0 && !s.leavesHeadroom() {
 		s.tx.Within = max(d.tx.Within-d.tx.Wait, noWait)
 	}
 	if _, s.err = l.call(s); s.err != nil {
@@ -663,7 +663,7 @@ func (d *decision) refusedUnder(c *claim) bool {
 // limit that the claim leaves to other classes.
 func (rule *rule) claim(d *decision) (p *policy, key string, leaves int8) {
 	key, ok := rule.Key(d.request)
-	if !ok || len(key) == 0 || key[0] == 0 || rule.keyless.open() {
+	if !ok || len(key) == 0 || key[0] == 0 || rule.keyless.isOpen() {
 		key, ok = rule.unusualKey(d.request, key, ok)
 	}
 	p = rule.own
@@ -678,7 +678,7 @@ func (rule *rule) claim(d *decision) (p *policy, key string, leaves int8) {
 	}
 	if rule.Class != nil {
 		class, _ := rule.Class(d.request)
-		if leaves = int8(rule.Headroom[class]); rule.classless.open() {
+		if leaves = int8(rule.Headroom[class]); rule.classless.isOpen() {
 			rule.checkClass(class, leaves > 0)
 		}
 	}
@@ -764,7 +764,7 @@ func (rule *rule) checkedCost(r *http.Request) int64 {
 func (rule *rule) unusualKey(r *http.Request, key string, ok bool) (string, bool) {
 	switch {
 	case !ok:
-		switch n := rule.keyless.next(); {
+		switch n := rule.keyless.countFault(); {
 		case n == streakLength:
 			rule.warnOnce("key missing in each of the first 200 requests", keylessEffects[rule.NoKey], keylessLikely)
 		case n == triedLength && rule.NoKey == NoKeySkip && isTried(r):

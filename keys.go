@@ -290,7 +290,7 @@ func ByRoute() KeyFunc {
 	}
 }
 
-// ByRoute logs a warning if the first firstRequests requests all have no route.
+// ByRoute logs a warning if none of the first 200 requests has a route.
 const firstRequests = 200
 
 // route returns a pattern without its method.

@@ -78,7 +78,7 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 }
 
 // Offenses returns how much longer a key is banned under a rule, how long ago its last ban expired,
-// and how many of its refusals count towards the next ban. The result since is 0 if the key is
+// and how many of its refusals count towards the next ban. The second result is 0 if the key is
 // banned, or if the store remembers no ban. All three results are 0 if no rule with that name has a
 // Penalty. The error is the store's.
 func (l *Limiter) Offenses(ctx context.Context, rule, key string) (banned, since time.Duration, strikes int64, err error) {

@@ -102,8 +102,8 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 }
 
 // RefundErrors is a Settle function that refunds a request's cost if the handler responds with a
-// 5xx status or panics. If the client hangs up, the request is still charged, because most handlers
-// then fail and clients could otherwise avoid paying by hanging up. Do not use RefundErrors if
+// 5xx status or panics. If the client hangs up, the request is still charged. Otherwise, clients
+// could avoid paying by hanging up, since most handlers then fail. Do not use RefundErrors if
 // clients can make the handler fail on purpose, because such requests would be free.
 func RefundErrors(o Outcome) int64 {
 	if !o.HungUp && (o.Panicked || o.Status >= 500) {
@@ -285,10 +285,10 @@ func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction, failed str
 
 // ReportUsage records that a request has used a number of units, such as LLM tokens. The usage from
 // several calls is added up. The total for a rule's Unit ("requests" by default) is passed to the
-// rule's Settle function in Outcome.Used. If some rules have a Settle function but none of them has
-// the given unit, a warning is logged. If no rule has a Settle function, a warning is logged only
-// if some rule has the given unit. If the request was already settled, nothing is charged and a
-// warning is logged. A negative number counts as 0. ReportUsage is safe for concurrent use.
+// rule's Settle function in Outcome.Used. If no rule with this unit has a Settle function, nothing
+// is charged, and a warning is logged if another rule has a Settle function or if a rule has this
+// unit. If the request was already settled, nothing is charged and a warning is logged. A negative
+// number counts as 0. ReportUsage is safe for concurrent use.
 func ReportUsage(ctx context.Context, unit string, used int64) { report(ctx, unit, used, false) }
 
 // ReportAtLeast is like ReportUsage for a request that may have used more, for example because an

@@ -145,16 +145,16 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil || res == nil || len(k.claims) == 0 {
 			return res, err
 		}
-		if r = t.again(r, res, &k.snapshot, giveUp); r == nil {
+		if r = t.afterResponse(r, res, &k.snapshot, giveUp); r == nil {
 			return res, nil
 		}
 	}
 }
 
-// The method again pauses the keys of s if the response asks for a pause. If the request is to be
-// sent a second time, again closes the response and returns the next request. Otherwise, next is
+// afterResponse pauses the keys of s if the response asks for a pause. If the request is to be sent
+// a second time, afterResponse closes the response and returns the next request. Otherwise, next is
 // nil.
-func (t *transport) again(r *http.Request, res *http.Response, s *snapshot, giveUp time.Time) (next *http.Request) {
+func (t *transport) afterResponse(r *http.Request, res *http.Response, s *snapshot, giveUp time.Time) (next *http.Request) {
 	done := false
 	defer func() { // if GetBody or the Logger panics, the body must be closed here
 		if !done && res.Body != nil {
@@ -163,7 +163,7 @@ func (t *transport) again(r *http.Request, res *http.Response, s *snapshot, give
 	}()
 	if pause := t.pauseOf(s, res); pause > 0 {
 		t.pause(s, pause)
-		waits := !s.leaves() && pause <= t.o.MaxPause && pause <= time.Until(giveUp)
+		waits := !s.leavesHeadroom() && pause <= t.o.MaxPause && pause <= time.Until(giveUp)
 		if res.StatusCode == http.StatusTooManyRequests && waits {
 			next = t.retry(r, res, pause)
 		}
@@ -209,19 +209,19 @@ func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Res
 	k.begun = time.Now()
 	defer func() { // even if Base panics
 		if !sent {
-			k.answered(res)
+			k.endRoundTrip(res)
 		}
 	}()
 	if res, err = t.o.Base.RoundTrip(r); err == nil && res != nil && res.Body != nil {
-		res.Body = outbound.OnClose(res.Body, func() { k.answered(res) })
+		res.Body = outbound.OnClose(res.Body, func() { k.endRoundTrip(res) })
 		sent = true
 	}
 	return res, err
 }
 
-// The method answered is called at the end of a request that was sent. The response res is nil if
-// there was none.
-func (t *ticket) answered(res *http.Response) {
+// endRoundTrip is called at the end of a request that was sent. The response res is nil if there
+// was none.
+func (t *ticket) endRoundTrip(res *http.Response) {
 	o := Outcome{HungUp: t.Err() != nil}
 	if res != nil {
 		o.Status, o.Header = res.StatusCode, res.Header
@@ -307,9 +307,8 @@ func (l *Limiter) waitOut(d *decision, wait time.Duration) bool {
 }
 
 // spend is called when a request's slot begins. It subtracts the request's cost from the units that
-// the server has reported as left for the request's keys. If too few units are left, because
-// another request has spent them in the meantime or a response has reported fewer, spend returns
-// false.
+// the server has reported as left for the request's keys. It reports whether enough units were
+// left: another request may have spent them in the meantime, or a response may have reported fewer.
 func (t *transport) spend(d *decision) bool {
 	return t.l.left.Spend(func(yield func(outbound.Key, int64) bool) {
 		for i := range d.claims {

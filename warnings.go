@@ -72,7 +72,7 @@ func (l *Limiter) check(d *decision, end func()) {
 func checkCosts(d *decision) {
 	for i := range min(len(d.claims), len(d.decisions)) {
 		c := &d.claims[i]
-		if c.rule.Cost == nil || c.cost == 0 || c.cost == math.MaxInt64 || !c.rule.unfit.open() {
+		if c.rule.Cost == nil || c.cost == 0 || c.cost == math.MaxInt64 || !c.rule.unfit.isOpen() {
 			continue
 		}
 		fits := true
@@ -95,7 +95,7 @@ func (rule *rule) checkClass(class string, listed bool) {
 	if listed {
 		rule.classless.end()
 	} else if like := rule.classLike(class); like != "" {
-		if rule.classless.next() > 0 {
+		if rule.classless.countFault() > 0 {
 			rule.classless.end()
 			rule.warnOnce("class not in Headroom", "its requests leave nothing to others", "Headroom has "+like+" with other letter case or spaces")
 		}
@@ -300,28 +300,28 @@ const triedLength = 5
 // correct.
 const streakLength = 200
 
-// The method open reports whether the streak goes on: fewer than streakLength requests so far, all
-// of them with the fault.
-func (s *streak) open() bool { return s.n.Load() < streakLength }
+// isOpen reports whether the streak goes on: fewer than streakLength requests so far, all of them
+// with the fault.
+func (s *streak) isOpen() bool { return s.n.Load() < streakLength }
 
 // end ends the streak, because a request does not have the fault.
 func (s *streak) end() {
-	if s.open() {
+	if s.isOpen() {
 		s.n.Store(streakLength)
 	}
 }
 
-// The method next counts a request with the fault. It returns the length of the streak, or 0 if the
+// countFault counts a request with the fault. It returns the length of the streak, or 0 if the
 // streak has ended.
-func (s *streak) next() int32 {
-	if !s.open() {
+func (s *streak) countFault() int32 {
+	if !s.isOpen() {
 		return 0
 	}
 	return s.n.Add(1)
 }
 
 // add is like next, but only reports whether the streak has just reached streakLength.
-func (s *streak) add() bool { return s.next() == streakLength }
+func (s *streak) add() bool { return s.countFault() == streakLength }
 
 // warnOnce logs that a rule is probably misconfigured. The caller ensures that each such line is
 // logged only once for each rule of a Limiter.

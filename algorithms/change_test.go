@@ -16,7 +16,7 @@ import (
 // everyAlgorithm returns one limit of each algorithm, except that it returns two limits of
 // Calendar and none of InFlight.
 func everyAlgorithm(units, burst int64, period time.Duration) []quota.Limit {
-	return append(all(units, burst, period),
+	return append(withoutParameters(units, burst, period),
 		algorithms.Calendar(units, algorithms.Day, nil),
 		algorithms.Calendar(units, algorithms.Month, time.FixedZone("", 3600)))
 }
@@ -83,8 +83,8 @@ func TestChangedBurst(t *testing.T) {
 	}
 	for _, test := range tests {
 		for i := range 3 {
-			l := all(10, test.before, time.Second)[i]
-			changed := all(test.quota, test.now, time.Second)[i]
+			l := withoutParameters(10, test.before, time.Second)[i]
+			changed := withoutParameters(test.quota, test.now, time.Second)[i]
 			s, _, _ := after(quota.State{}, l, now, test.spent)
 			_, look, _ := after(s, changed, now, 1)
 			if look.Remaining != test.remaining || look.NextAfter != test.next {
@@ -104,7 +104,7 @@ func TestChangesStaySound(t *testing.T) {
 	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 6))
 	for range 1500 {
-		for i := range all(1, 1, time.Second) {
+		for i := range withoutParameters(1, 1, time.Second) {
 			c := changing{r: r, now: 1_700_000_000_000_000 + r.Int64N(1e9), states: make([]quota.State, 1)}
 			for range 5 {
 				l := randomOfKind(r, i)
@@ -130,7 +130,7 @@ func randomOfKind(r *rand.Rand, i int) quota.Limit {
 	if r.IntN(8) == 0 {
 		units, period = 1_000_000*(1+r.Int64N(3)), 24*time.Hour
 	}
-	return all(units, 1+r.Int64N(2*units), period)[i]
+	return withoutParameters(units, 1+r.Int64N(2*units), period)[i]
 }
 
 // A changing is a key whose limit changes.

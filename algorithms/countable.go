@@ -35,7 +35,7 @@ func (e *uncountable) Nearest() quota.Limit {
 	if !isMeter(&l) || l.Burst == 0 {
 		return l
 	}
-	l.Burst = min(l.Burst, meterOf(&l).most())
+	l.Burst = min(l.Burst, meterOf(&l).maxDebt())
 	if hi, parts := bits.Mul64(uint64(l.Burst), uint64(int64(l.Period)/microsecond)); hi == 0 && parts < uint64(l.Quota) {
 		l.Quota = int64(parts)
 	}

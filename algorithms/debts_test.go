@@ -189,7 +189,7 @@ func debtLimits(r *rand.Rand) (limits []quota.Limit) {
 	for range 1 + r.IntN(3) {
 		units := []int64{1, 1 + r.Int64N(12), 1 + r.Int64N(1000)}[r.IntN(3)]
 		burst := (units-1)/period + []int64{1, 1 + r.Int64N(10), units, 1 + r.Int64N(2000)}[r.IntN(4)]
-		limits = append(limits, all(units, burst, time.Duration(period)*time.Microsecond)[kind])
+		limits = append(limits, withoutParameters(units, burst, time.Duration(period)*time.Microsecond)[kind])
 	}
 	return limits
 }

@@ -35,7 +35,7 @@ func FuzzTake(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind byte, units, burst, period, now int64, ops []byte) {
 		l := quota.Limit{Quota: units, Burst: burst, Period: time.Duration(period)}
-		switch kinds := all(1, 1, time.Second); int(kind) % (len(kinds) + 2) {
+		switch kinds := withoutParameters(1, 1, time.Second); int(kind) % (len(kinds) + 2) {
 		case len(kinds):
 			l.Algorithm = algorithms.Calendar(1, algorithms.Day, berlin).Algorithm
 		case len(kinds) + 1:
@@ -234,20 +234,22 @@ func (c *checker) view(s quota.State, now int64) {
 // other limits, its error names a number that is out of range.
 func TestValidate(t *testing.T) {
 	const micro, tooMuch = time.Microsecond, "exceeds 2^50"
-	meters := func(units, burst int64, period time.Duration) []quota.Limit { return all(units, burst, period)[:3] }
-	windows := func(units int64, period time.Duration) []quota.Limit { return all(units, 1, period)[3:] }
+	meters := func(units, burst int64, period time.Duration) []quota.Limit {
+		return withoutParameters(units, burst, period)[:3]
+	}
+	windows := func(units int64, period time.Duration) []quota.Limit { return withoutParameters(units, 1, period)[3:] }
 	tests := []struct {
 		limits []quota.Limit
 		want   []string // texts in the error; nil if Validate accepts the limits
 	}{
-		{all(1_000_000, 1_000_000, 24*time.Hour), nil},
-		{all(1_000_000, 1, 24*time.Hour), nil},
-		{all(300_000, 300_000, time.Second), nil},
-		{all(1, 1, micro), nil},
-		{all(1<<50, 1<<50, micro), nil},
-		{all(1, 1, 1<<50*micro), nil},
-		{all(1<<25, 1<<25, 1<<25*micro), nil},
-		{all(1<<20, 1<<30, 1<<20*micro), nil},
+		{withoutParameters(1_000_000, 1_000_000, 24*time.Hour), nil},
+		{withoutParameters(1_000_000, 1, 24*time.Hour), nil},
+		{withoutParameters(300_000, 300_000, time.Second), nil},
+		{withoutParameters(1, 1, micro), nil},
+		{withoutParameters(1<<50, 1<<50, micro), nil},
+		{withoutParameters(1, 1, 1<<50*micro), nil},
+		{withoutParameters(1<<25, 1<<25, 1<<25*micro), nil},
+		{withoutParameters(1<<20, 1<<30, 1<<20*micro), nil},
 		{meters(1<<25+1, 2, 1<<25*micro), nil},
 		{meters(3, 1<<25+1, 1<<25*micro), nil},
 		{meters(1<<50, 1, 1<<50*micro), nil},
@@ -263,10 +265,10 @@ func TestValidate(t *testing.T) {
 		{windows(1, (1<<50+1)*micro), []string{"period is", "want at most 2^50 µs"}},
 		{everyAlgorithm(0, 1, time.Second), []string{"quota is 0; want at least 1"}},
 		{everyAlgorithm(math.MinInt64, 1, time.Second), []string{"quota is -9223372036854775808; want at least 1"}},
-		{all(1, -1, time.Second)[:3], []string{"burst is -1; want at least 0"}},
-		{all(1, 1, 0), []string{"period is 0s; want at least 1µs"}},
-		{all(1, 1, -time.Second), []string{"period is -1s; want at least 1µs"}},
-		{all(1, 1, 1500), []string{"period is 1.5µs; want whole microseconds"}},
+		{withoutParameters(1, -1, time.Second)[:3], []string{"burst is -1; want at least 0"}},
+		{withoutParameters(1, 1, 0), []string{"period is 0s; want at least 1µs"}},
+		{withoutParameters(1, 1, -time.Second), []string{"period is -1s; want at least 1µs"}},
+		{withoutParameters(1, 1, 1500), []string{"period is 1.5µs; want whole microseconds"}},
 		{[]quota.Limit{algorithms.Calendar(1, 0, nil), algorithms.Calendar(1, algorithms.Month+1, nil)}, []string{"the unit of calendar is Unit("}},
 		{[]quota.Limit{algorithms.Calendar(1<<50+1, algorithms.Day, nil)}, []string{"quota 1125899906842625", tooMuch}},
 	}

@@ -25,7 +25,7 @@ func TestHeadroomGuarantee(t *testing.T) {
 	for range rounds.N(2_000, 20_000) {
 		units := 2 + r.Int64N(20)
 		h := 1 + r.Int64N(units-1)
-		for _, l := range all(units, units, time.Duration(1+r.Int64N(1000))*time.Microsecond) {
+		for _, l := range withoutParameters(units, units, time.Duration(1+r.Int64N(1000))*time.Microsecond) {
 			own := l
 			if own.Quota = h; l.Burst > 0 {
 				own.Quota, own.Burst = units, h

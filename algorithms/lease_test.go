@@ -27,7 +27,7 @@ func TestHeld(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		period := time.Duration(1+r.Int64N(2000)) * time.Microsecond
 		units, burst := 1+r.Int64N(300), 1+r.Int64N(300)
-		for _, l := range append(all(units, burst, period), algorithms.Calendar(units, algorithms.Day, nil)) {
+		for _, l := range append(withoutParameters(units, burst, period), algorithms.Calendar(units, algorithms.Day, nil)) {
 			a, ok := l.Algorithm.(lease.Leaser)
 			if !ok {
 				continue
@@ -43,7 +43,7 @@ func TestHeld(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range append(all(1, 1, time.Second), algorithms.Calendar(1, algorithms.Day, nil)) {
+	for _, l := range append(withoutParameters(1, 1, time.Second), algorithms.Calendar(1, algorithms.Day, nil)) {
 		_, ok := l.Algorithm.(lease.Leaser)
 		if n := used[l.Algorithm.Name()]; ok && n < histories/2 {
 			t.Errorf("%v: got %d units used later than they were spent in %d histories, want more", l, n, histories)

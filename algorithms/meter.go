@@ -64,8 +64,8 @@ func (m meter) minus(d, other debt) debt {
 	return d
 }
 
-// The method left returns what is left of d after the given number of µs.
-func (m meter) left(d debt, micros int64) debt {
+// debtAfter returns what is left of d after the given number of µs.
+func (m meter) debtAfter(d debt, micros int64) debt {
 	if d = m.minus(d, m.drained(micros)); d.units < 0 {
 		return debt{}
 	}
@@ -149,10 +149,10 @@ func (m meter) counted(s *quota.State, at int64) (counts, whole debt) {
 		return counts, whole
 	}
 	if counts == whole {
-		whole = m.left(whole, at-s.At)
+		whole = m.debtAfter(whole, at-s.At)
 		return whole, whole
 	}
-	return m.left(counts, at-s.At), m.left(whole, at-s.At)
+	return m.debtAfter(counts, at-s.At), m.debtAfter(whole, at-s.At)
 }
 
 // forced returns the C of the state s after the debt has fallen by the given amount.
@@ -270,10 +270,9 @@ func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 		return m.cancelOverdue(s, now, at, n, drained)
 	}
 	back := debt{n, 0}
-	// The variable alone is true if no charge came later, because a later charge would have added
-	// at least a unit to the debt.
-	alone := at == s.At && at >= now || m.minus(whole, m.minus(debt{n + 1, 0}, drained)).units < 0
-	if !alone {
+	// If a charge came later, it has added at least a unit to the debt.
+	isLast := at == s.At && at >= now || m.minus(whole, m.minus(debt{n + 1, 0}, drained)).units < 0
+	if !isLast {
 		if back = m.minus(back, drained); back.units < 0 || back == (debt{}) {
 			return s
 		}
@@ -305,13 +304,13 @@ func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quot
 
 // force spends units even if they do not fit. It spends them at a given time: the argument at,
 // which is never earlier than s.At. The debt may then exceed the size. It drains at the rate of the
-// limit, and until there is room again, nothing fits. Units that would raise the debt above the
-// result of most are not spent.
+// limit, and until there is room again, nothing fits. Units that would raise the debt above maxDebt
+// are not spent.
 func (m meter) force(s quota.State, at, cost int64) quota.State {
 	counts, whole := m.counted(&s, at)
-	n := min(cost, m.most()-whole.units)
+	n := min(cost, m.maxDebt()-whole.units)
 	if whole.rest > 0 {
-		n = min(cost, m.most()-whole.units-1)
+		n = min(cost, m.maxDebt()-whole.units-1)
 	}
 	if n <= 0 {
 		return s
@@ -342,9 +341,9 @@ func (m meter) validate(l *quota.Limit) error {
 
 func (m meter) counts() bool {
 	hi, parts := bits.Mul64(uint64(m.size), uint64(m.period))
-	return m.quota <= quota.MaxTicks && m.size <= m.most() && (hi > 0 || uint64(m.quota) <= parts)
+	return m.quota <= quota.MaxTicks && m.size <= m.maxDebt() && (hi > 0 || uint64(m.quota) <= parts)
 }
 
-// The method most returns the largest debt, in units, that a state may hold: what drains in
-// MaxTicks µs, but at most 2^50.
-func (m meter) most() int64 { return min(m.drained(quota.MaxTicks).units, quota.MaxTicks) }
+// maxDebt returns the largest debt, in units, that a state may hold: what drains in MaxTicks µs,
+// but at most 2^50.
+func (m meter) maxDebt() int64 { return min(m.drained(quota.MaxTicks).units, quota.MaxTicks) }

@@ -108,7 +108,7 @@ func TestTakeAllocates(t *testing.T) {
 			t.Errorf("%v: got %v allocations in %d takes, want %v", l, n, 2*takes, most)
 		}
 	}
-	for _, l := range all(10, 10, time.Minute) {
+	for _, l := range withoutParameters(10, 10, time.Minute) {
 		q, ok := l.Algorithm.(optional.Queuer)
 		if !ok {
 			continue

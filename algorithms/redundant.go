@@ -22,15 +22,15 @@ func (bucket) Redundant(l, other *quota.Limit) bool {
 func (fixedWindow) Redundant(l, other *quota.Limit) bool {
 	_, aligned := other.Algorithm.(fixedWindow)
 	aligned = aligned && (l.Period%other.Period == 0 || other.Period%l.Period == 0)
-	return most(other, l.Period, aligned) <= l.Quota
+	return maxAdmitted(other, l.Period, aligned) <= l.Quota
 }
 
 func (slidingLog) Redundant(l, other *quota.Limit) bool {
-	return most(other, l.Period, false) <= l.Quota
+	return maxAdmitted(other, l.Period, false) <= l.Quota
 }
 
 func (anchoredWindow) Redundant(l, other *quota.Limit) bool {
-	return smaller(l, other) || most(other, l.Period, false) <= l.Quota // windows of the same period begin at the same time
+	return smaller(l, other) || maxAdmitted(other, l.Period, false) <= l.Quota // windows of the same period begin at the same time
 }
 
 func (slidingWindow) Redundant(l, other *quota.Limit) bool { return smaller(l, other) }
@@ -39,7 +39,7 @@ func (c calendar) Redundant(l, other *quota.Limit) bool {
 	if o, ok := other.Algorithm.(calendar); ok {
 		return c.location.String() == o.location.String() && windowsIn[c.unit][o.unit]*other.Quota <= l.Quota
 	}
-	return most(other, c.longest(l), false) <= l.Quota
+	return maxAdmitted(other, c.longest(l), false) <= l.Quota
 }
 
 // smaller reports whether other is the same as l, except that its quota may be smaller.
@@ -50,10 +50,10 @@ func smaller(l, other *quota.Limit) bool {
 // rate returns how many units the limit admits per nanosecond in the long run.
 func rate(l *quota.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
 
-// The function most returns an upper bound on the units that the limit admits in any interval of
-// length w: the worst case in docs/guide.md, with w rounded up to whole periods. If aligned is
-// true, the interval must consist of whole windows of the limit or lie within one window.
-func most(l *quota.Limit, w time.Duration, aligned bool) int64 {
+// maxAdmitted returns an upper bound on the units that the limit admits in any interval of length
+// w: the worst case in docs/guide.md, with w rounded up to whole periods. If aligned is true, the
+// interval must consist of whole windows of the limit or lie within one window.
+func maxAdmitted(l *quota.Limit, w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	if periods > math.MaxInt64/4/l.Quota {
 		return math.MaxInt64 // the product could overflow

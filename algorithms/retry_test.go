@@ -97,7 +97,7 @@ func switchedNumbers(r *rand.Rand, kind int) (limits []quota.Limit) {
 			limits = append(limits, algorithms.Calendar(units, []algorithms.Unit{algorithms.Day, algorithms.Week, algorithms.Month}[r.IntN(3)], nil))
 			continue
 		}
-		limits = append(limits, all(units, 1+r.Int64N(2*units), time.Duration(period)*time.Microsecond)[kind])
+		limits = append(limits, withoutParameters(units, 1+r.Int64N(2*units), time.Duration(period)*time.Microsecond)[kind])
 		period = []int64{period, period + 1 + r.Int64N(period), period * (2 + r.Int64N(4))}[r.IntN(3)]
 	}
 	return limits

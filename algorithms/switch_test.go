@@ -72,8 +72,8 @@ func (s *switcher) charge(i int, cost int64) error {
 // Both tiers together admit no more than the worst case of the larger tier.
 func TestSwitchedTiers(t *testing.T) {
 	const minute = 60_000_000
-	for i, large := range all(600, 600, time.Minute) {
-		small := all(60, 60, time.Minute)[i]
+	for i, large := range withoutParameters(600, 600, time.Minute) {
+		small := withoutParameters(60, 60, time.Minute)[i]
 		s := newSwitcher(large, small)
 		for range 12_000 { // charge a unit of the smaller tier, then all that the larger one has left
 			for k := 1; k >= 0; k-- {
@@ -101,8 +101,8 @@ func TestSwitchedTiers(t *testing.T) {
 // capacity once the rest of the debt has drained.
 func TestSwitchedTiersTogether(t *testing.T) {
 	const second = 1_000_000
-	for i, large := range all(600, 600, time.Minute)[:3] {
-		small := all(60, 60, time.Minute)[i]
+	for i, large := range withoutParameters(600, 600, time.Minute)[:3] {
+		small := withoutParameters(60, 60, time.Minute)[i]
 		s := newSwitcher(large, small)
 		if err := s.charge(0, 600); err != nil {
 			t.Fatal(err)
@@ -128,7 +128,7 @@ func randomTiers(r *rand.Rand, kind int) (limits []quota.Limit) {
 	for range 2 + r.IntN(3) {
 		units := []int64{1, 1 + r.Int64N(10), 1 + r.Int64N(1000), 600, 1_000_000}[r.IntN(5)]
 		burst := []int64{units, 1, 1 + r.Int64N(3*units)}[r.IntN(3)]
-		limits = append(limits, all(units, burst, p)[kind])
+		limits = append(limits, withoutParameters(units, burst, p)[kind])
 	}
 	return limits
 }

@@ -81,7 +81,7 @@ var worst = map[string]func(quota.Limit) int64{
 
 // all returns a limit of each algorithm except Calendar and InFlight. A periodSwitcher knows some
 // of them by their index.
-func all(units, burst int64, period time.Duration) []quota.Limit {
+func withoutParameters(units, burst int64, period time.Duration) []quota.Limit {
 	return []quota.Limit{
 		algorithms.GCRA(units, period).WithBurst(burst),
 		algorithms.TokenBucket(burst, units, period),
@@ -306,7 +306,7 @@ func TestWorstCaseExhaustive(t *testing.T) {
 		{1, 3, 5}, {3, 2, 5}, {5, 3, 5}, {6, 2, 5}, {2, 2, 7}, {3, 3, 7}, {4, 2, 8}, {2, 3, 9},
 	}
 	for _, size := range sizes {
-		for _, l := range all(size.quota, size.burst, time.Duration(size.period)*time.Microsecond) {
+		for _, l := range withoutParameters(size.quota, size.burst, time.Duration(size.period)*time.Microsecond) {
 			if got, want := mostAdmitted(l), worst[l.Algorithm.Name()](l); got != want {
 				t.Errorf("%v: a schedule admits %d units in a span, want %d", l, got, want)
 			}
@@ -373,7 +373,7 @@ func TestWorstCaseRandom(t *testing.T) {
 		}
 		burst += (units - 1) / period // a smaller burst could not keep the rate
 		within := time.Duration(r.Int64N(3*period)) * time.Microsecond
-		for _, l := range all(units, burst, time.Duration(period)*time.Microsecond) {
+		for _, l := range withoutParameters(units, burst, time.Duration(period)*time.Microsecond) {
 			if l.Algorithm.Name() == "leaky-bucket" {
 				within = 0 // TestWorstCaseQueue tests the queue
 			}

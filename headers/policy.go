@@ -69,7 +69,7 @@ func namedTriples(unit string) (named []triple) {
 
 // A Policy describes a limit as header fields show it.
 type Policy struct {
-	// Name is printable ASCII. It distinguishes the limits of a response in the IETF fields.
+	// Name is printable ASCII. In the IETF fields, each limit of a response needs a different Name.
 	Name string
 
 	// Resource is the limit's name in GitHub's fields. Several limits may have the same Resource.

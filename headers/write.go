@@ -118,7 +118,7 @@ func (w *Writer) Write(r *Response, items []Item) {
 		}
 	}
 	switch {
-	case r.Refused && !refuses(items):
+	case r.Refused && !isRefused(items):
 		for _, name := range w.fields {
 			delete(r.Header, x.name(name))
 		}
@@ -133,8 +133,8 @@ func (w *Writer) Write(r *Response, items []Item) {
 	}
 }
 
-// The function refuses reports whether a limit of items refuses the request.
-func refuses(items []Item) bool {
+// isRefused reports whether a limit of items refuses the request.
+func isRefused(items []Item) bool {
 	for i := range items {
 		if !items[i].Allowed {
 			return true

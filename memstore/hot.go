@@ -11,7 +11,7 @@ import (
 // When many processors charge the same key, they spend most of the time waiting for the lock of the
 // key's shard. The shard therefore promotes the state of such a key to a hot state, a single word
 // that is charged by a compare-and-swap without the lock. A caller that holds the lock and needs
-// the state's slot first recalls the hot state, that is, writes the state back to the slot. For
+// the state's slot first writes the hot state back to the slot. This is called a recall. For
 // transactions that have one charge of a meter and do not wait, a hot state makes the same
 // decisions as takeMeter.
 //
@@ -76,8 +76,8 @@ func (sh *shard) promote(m *meter, sl *slot, now int64) {
 }
 
 // If the shard has a hot state, recall writes it back to its slot. The caller holds the lock. If
-// the time since the base no longer fits into the word, the state is promoted again at the next
-// decision that counts.
+// the time since the base no longer fits into the word, the next refusal, or the next charge that
+// waits for the lock, promotes the state again.
 func (sh *shard) recall(now int64) {
 	h := sh.hot.Load()
 	if h == nil {
@@ -111,9 +111,9 @@ func (h *hot) take(t *quota.Transaction, m *meter, clock int64) bool {
 		if w == recalled || now < last {
 			return false
 		}
-		steps := h.left(w&mostDebt, now-last)
+		steps := h.stepsAfter(w&mostDebt, now-last)
 		d := debt{units: steps / h.unitSteps, parts: steps % h.unitSteps * h.step}
-		allowed, rank, next := m.fits(&d, cost), int64(w>>rankShift)&rankMask, w
+		allowed, rank, next := m.allows(&d, cost), int64(w>>rankShift)&rankMask, w
 		switch {
 		case !allowed && steps > 0:
 			next = w&^(rankMask<<rankShift) | refusing<<rankShift
@@ -124,7 +124,7 @@ func (h *hot) take(t *quota.Transaction, m *meter, clock int64) bool {
 			if steps == 0 {
 				rank = someLeft
 			}
-			if d.units += cost; m.lacks(&d, 1) {
+			if d.units += cost; m.lacksUnits(&d, 1) {
 				rank = max(rank, noneLeft)
 			}
 			next = uint64(now-h.base)<<sinceShift | uint64(rank)<<rankShift | uint64(steps+cost*h.unitSteps)
@@ -143,8 +143,8 @@ func (h *hot) isFor(t *quota.Transaction, m *meter, cost int64) bool {
 	return *m == h.meter && atOnce(t) && m.decides(cost)
 }
 
-// The method left returns how many of the given steps of debt remain after the given number of µs.
-func (h *hot) left(steps uint64, micros int64) int64 {
+// stepsAfter returns how many of the given steps of debt remain after the given number of µs.
+func (h *hot) stepsAfter(steps uint64, micros int64) int64 {
 	hi, gone := bits.Mul64(uint64(micros), uint64(h.drain))
 	if hi > 0 || gone >= steps {
 		return 0

@@ -49,11 +49,11 @@ type Options struct {
 // has a secret seed, so clients cannot choose keys that collide. The probability that any two of a
 // million states collide by chance is one in 37 million.
 //
-// When the store is full, a new state replaces one of a few candidates. The store prefers to
-// replace a state whose whole quota is available, then a state that has always had units left, then
-// a state that has run out of units. Among similar candidates, it replaces the one whose whole
-// quota will be available soonest. A state that caused a charge to be refused is kept until its
-// whole quota is available again.
+// When the store is full, a new state replaces one of a few candidates. Its first choice is a state
+// whose whole quota is available, its second a state that has always had units left, and its last a
+// state that has run out of units. Among similar candidates, it replaces the one whose whole quota
+// will be available soonest. A state that caused a charge to be refused is kept until its whole
+// quota is available again.
 //
 // Stats counts the states that a full store has replaced. A full store also logs a warning to
 // [slog.Default], at most once a minute in a process.
@@ -79,7 +79,7 @@ const (
 // anything yet. If a hundred stores are created within a minute, New logs one warning to
 // [slog.Default].
 func New(o Options) *Store {
-	if made.Add("", 100, time.Now()) {
+	if storesMade.Add("", 100, time.Now()) {
 		slog.Warn("memstore: a hundred stores made within a minute", "likely", "a handler makes one for each request",
 			"effect", "each has counted nothing yet", "fix", "make one before the server starts")
 	}
@@ -114,8 +114,8 @@ func warnFull() {
 		"likely", "an attack from many addresses, or MaxKeys is too small", "fix", "raise MaxKeys, or limit larger networks")
 }
 
-// The variable made counts new stores, so it belongs to the process.
-var made sparse.Count
+// storesMade counts new stores, so it belongs to the process.
+var storesMade sparse.Count
 
 // Take implements quota.Store. If it returns an error, it has spent nothing. The error is
 // ctx.Err(), quota.ErrFull, or an error from Transaction.Validate. Take returns quota.ErrFull if it
@@ -260,7 +260,7 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 		ln.slot = s.shards[ln.shard].table.find(ln.id)
 		if metered = metered && ln.decides(c.Cost) && ln.readable(ln.slot); metered {
 			ln.debt = ln.debtOf(ln.slot, now)
-			allowed = allowed && ln.fits(&ln.debt, c.Cost)
+			allowed = allowed && ln.allows(&ln.debt, c.Cost)
 		}
 	}
 	if metered {

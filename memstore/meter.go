@@ -65,14 +65,14 @@ func (m *meter) debtOf(s *slot, now int64) (d debt) {
 	return d
 }
 
-// The method lacks reports whether the meter has too few units left for a charge of the given cost.
-func (m *meter) lacks(d *debt, cost int64) bool {
+// lacksUnits reports whether the meter has too few units left for a charge of the given cost.
+func (m *meter) lacksUnits(d *debt, cost int64) bool {
 	return d.units+cost > m.size || d.units+cost == m.size && d.parts >= m.quota
 }
 
-// The method fits reports whether a charge of the given cost is allowed.
-func (m *meter) fits(d *debt, cost int64) bool {
-	return cost == 0 || d.ahead == 0 && !m.lacks(d, cost)
+// allows reports whether a charge of the given cost is allowed.
+func (m *meter) allows(d *debt, cost int64) bool {
+	return cost == 0 || d.ahead == 0 && !m.lacksUnits(d, cost)
 }
 
 // wait returns the time in which a debt of the given units and parts drains, in µs, rounded up. The
@@ -88,7 +88,7 @@ func (m *meter) spend(d *debt, cost int64) {
 // save writes a debt to the slot. The debt already includes the charge that was just made.
 func (m *meter) save(s *slot, d *debt, id uint64, now int64) {
 	rank := int64(someLeft)
-	if m.lacks(d, 1) {
+	if m.lacksUnits(d, 1) {
 		rank = noneLeft
 	}
 	if s.reset() > now {
@@ -112,7 +112,7 @@ func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bo
 	if !allowed {
 		retry := d.ahead
 		switch {
-		case !m.lacks(d, cost):
+		case !m.lacksUnits(d, cost):
 		case cost == remaining+1:
 			retry += next
 		default:
@@ -142,7 +142,7 @@ func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 // waited is true if the caller had to wait for the lock.
 func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, now, cost int64, waited bool) error {
 	d := m.debtOf(sl, now)
-	allowed := m.fits(&d, cost)
+	allowed := m.allows(&d, cost)
 	switch {
 	case !allowed:
 		if sl != nil && sl.reset() > now {
@@ -175,7 +175,7 @@ func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowe
 	prepare(t, now)
 	for i := range lanes {
 		ln, c := &lanes[i], &t.Charges[i]
-		fits := allowed || ln.fits(&ln.debt, c.Cost)
+		fits := allowed || ln.allows(&ln.debt, c.Cost)
 		switch {
 		case allowed && c.Cost > 0:
 			ln.spend(&ln.debt, c.Cost)

@@ -65,9 +65,9 @@ func (s *slot) rankRefusal(d *quota.Decision, now int64) {
 // states, because a shard may by chance get more states than the average shard.
 func bucketsFor(n int) int { return max(1, (n*17/15+ways-1)/ways) }
 
-// The two homes of a fingerprint are the buckets that may hold the fingerprint's state. The method
-// first returns one of them. The homes are the same bucket only if the table has just one bucket.
-func (t table) first(id uint64) *bucket { return &t[index(id, len(t))] }
+// firstHome returns one of the two homes of a fingerprint, the buckets that may hold the
+// fingerprint's state. The homes are the same bucket only if the table has just one bucket.
+func (t table) firstHome(id uint64) *bucket { return &t[index(id, len(t))] }
 
 func (t table) second(id uint64) *bucket {
 	i := index(id*0xff51afd7ed558ccd, len(t)-1)
@@ -77,23 +77,22 @@ func (t table) second(id uint64) *bucket {
 	return &t[i]
 }
 
-// The method other returns the home of a fingerprint other than b, or b if the table has only one
-// bucket.
-func (t table) other(id uint64, b *bucket) *bucket {
-	if first := t.first(id); first != b {
+// otherHome returns the home of a fingerprint other than b, or b if the table has only one bucket.
+func (t table) otherHome(id uint64, b *bucket) *bucket {
+	if first := t.firstHome(id); first != b {
 		return first
 	}
 	return t.second(id)
 }
 
-func (t table) homes(id uint64) [2]*bucket { return [...]*bucket{t.first(id), t.second(id)} }
+func (t table) homes(id uint64) [2]*bucket { return [...]*bucket{t.firstHome(id), t.second(id)} }
 
 // find returns the slot of a fingerprint, or nil. The slot stays valid until the next add.
 func (t table) find(id uint64) *slot {
 	if len(t) == 0 {
 		return nil
 	}
-	if sl := t.first(id).find(id); sl != nil {
+	if sl := t.firstHome(id).find(id); sl != nil {
 		return sl
 	}
 	return t.second(id).find(id)
@@ -108,9 +107,9 @@ func (b *bucket) find(id uint64) *slot {
 	return nil
 }
 
-// The method free reports whether a new state may use the slot, that is, whether the slot is empty,
-// or the slot's state has expired and its fingerprint is not in the list keep.
-func (s *slot) free(now int64, keep []uint64) bool {
+// isFree reports whether a new state may use the slot, that is, whether the slot is empty, or the
+// slot's state has expired and its fingerprint is not in the list keep.
+func (s *slot) isFree(now int64, keep []uint64) bool {
 	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
 
@@ -118,7 +117,7 @@ func (s *slot) free(now int64, keep []uint64) bool {
 // are taken.
 func (b *bucket) room(now int64, keep []uint64) (free *slot, taken int) {
 	for i := range b {
-		if !b[i].free(now, keep) {
+		if !b[i].isFree(now, keep) {
 			taken++
 		} else if free == nil {
 			free = &b[i]
@@ -131,7 +130,7 @@ func (b *bucket) room(now int64, keep []uint64) (free *slot, taken int) {
 // first. If the first home has at most two free slots, room prefers the emptier home, so that both
 // homes of a new state are rarely full.
 func (t table) room(id uint64, now int64, keep []uint64) *slot {
-	one, taken := t.first(id).room(now, keep)
+	one, taken := t.firstHome(id).room(now, keep)
 	if taken < ways-2 {
 		return one
 	}
@@ -141,15 +140,15 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	return one
 }
 
-// The method worth orders slots by how much would be lost with their states: by rank, and by reset
-// among slots of the same rank.
-func (s *slot) worth() int64 { return s.reset() | s.rank()<<60 }
+// lossRank is higher the more would be lost with the slot's state. It orders slots by rank, and
+// slots of the same rank by reset.
+func (s *slot) lossRank() int64 { return s.reset() | s.rank()<<60 }
 
-// The method weaker compares the slot s, which may be nil, with those slots of b whose fingerprints
-// are not in the list keep. It returns the slot with the lowest worth.
-func (b *bucket) weaker(s *slot, keep []uint64) *slot {
+// pickWeakest compares the slot s, which may be nil, with those slots of b whose fingerprints are
+// not in the list keep. It returns the slot with the lowest lossRank.
+func (b *bucket) pickWeakest(s *slot, keep []uint64) *slot {
 	for i := range b {
-		if (s == nil || b[i].worth() < s.worth()) && !slices.Contains(keep, b[i].id) {
+		if (s == nil || b[i].lossRank() < s.lossRank()) && !slices.Contains(keep, b[i].id) {
 			s = &b[i]
 		}
 	}
@@ -236,7 +235,7 @@ const mostUnlogged = 1024
 func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	homes := sh.table.homes(id)
 	for _, b := range homes {
-		weakest = b.weaker(weakest, keep)
+		weakest = b.pickWeakest(weakest, keep)
 	}
 	if weakest != nil && weakest.rank() != refusing {
 		return weakest
@@ -244,7 +243,7 @@ func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	var moves *slot
 	for _, b := range homes {
 		for i := range b {
-			if sl := sh.table.other(b[i].id, b).weaker(weakest, keep); sl != weakest {
+			if sl := sh.table.otherHome(b[i].id, b).pickWeakest(weakest, keep); sl != weakest {
 				weakest, moves = sl, &b[i]
 			}
 		}
@@ -308,7 +307,7 @@ func (sh *shard) moveTwo(t table, homes [2]*bucket, now int64, keep []uint64) *s
 	steps := 0
 	for _, b := range homes {
 		for i := range b {
-			other := t.other(b[i].id, b)
+			other := t.otherHome(b[i].id, b)
 			for j := range other {
 				if steps++; steps > mostSteps {
 					sh.rest = rests
@@ -326,7 +325,7 @@ func (sh *shard) moveTwo(t table, homes [2]*bucket, now int64, keep []uint64) *s
 
 // moveOn moves the i-th state of b to its other home, and reports whether there was room.
 func (sh *shard) moveOn(t table, b *bucket, i int, now int64, keep []uint64) bool {
-	free, _ := t.other(b[i].id, b).room(now, keep)
+	free, _ := t.otherHome(b[i].id, b).room(now, keep)
 	if free == nil {
 		return false
 	}
@@ -353,7 +352,7 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 			switch {
 			case s.id == 0:
 				continue
-			case s.free(now, keep):
+			case s.isFree(now, keep):
 				sh.put(s, slot{})
 				continue
 			}

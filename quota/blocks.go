@@ -31,9 +31,9 @@ type blocks struct {
 	most  int // the maximum number of buckets of the table
 	table []blockBucket
 
-	// The field drops counts the calls to drop. A refusal is not kept if drop was called after the
-	// call to the store.
-	drops uint64
+	// dropCount counts the calls to drop. A refusal is not kept if drop was called after the call
+	// to the store.
+	dropCount uint64
 
 	repeated uint64 // the state whose block was found by the last successful call to get
 	times    int    // how many consecutive calls to get have found that block
@@ -102,7 +102,7 @@ func (s *blocks) unpublish(id uint64) {
 func (s *blocks) dropped() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.drops
+	return s.dropCount
 }
 
 func (s *blocks) drop(id uint64) {
@@ -112,7 +112,7 @@ func (s *blocks) drop(id uint64) {
 		*b = block{}
 	}
 	s.unpublish(id)
-	s.drops++
+	s.dropCount++
 }
 
 // try marks the block of a state before the store is called to watch the state. Only the first call
@@ -139,13 +139,12 @@ func (s *blocks) retry(id uint64) {
 	}
 }
 
-// keep stores a block in the table. The caller has read the argument drops from s.drops before
-// calling the store. If the two values differ, a block was dropped in the meantime, and keep does
-// nothing.
+// keep stores a block in the table. The caller has read drops from s.dropCount before calling the
+// store. If the two values differ, a block was dropped in the meantime, and keep does nothing.
 func (s *blocks) keep(b block, drops uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.drops != drops {
+	if s.dropCount != drops {
 		return
 	}
 	at := s.find(b.id)

@@ -253,7 +253,7 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, c *circuit, p 
 	switch {
 	case err == nil:
 		next = &phase{}
-		b.closes(ctx, c, p, next)
+		b.closeCircuit(ctx, c, p, next)
 	case isFailure(ctx, t, err):
 		next = b.newOpenPhase(err)
 		next.began, next.refused = p.began, p.refused
@@ -262,8 +262,8 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, c *circuit, p 
 	return err
 }
 
-// The method closes closes a circuit. Only the probe calls it.
-func (b *BreakerStore) closes(ctx context.Context, c *circuit, p, next *phase) {
+// closeCircuit closes a circuit. Only the probe calls it.
+func (b *BreakerStore) closeCircuit(ctx context.Context, c *circuit, p, next *phase) {
 	c.phase.Store(next)
 	b.logger(c).InfoContext(ctx, "quota: breaker closed",
 		"after", period.Rounded(time.Since(p.began)), "refused", b.refused.Load()-p.refused)
@@ -290,7 +290,7 @@ func (b *BreakerStore) closeUnused(ctx context.Context) {
 			after = b.o.Cooldown
 		}
 		if p := c.phase.Load(); p.err != nil && now.Sub(p.until) > after && p.probing.CompareAndSwap(false, true) {
-			b.closes(ctx, c, p, &phase{})
+			b.closeCircuit(ctx, c, p, &phase{})
 		}
 	}
 	look(&b.whole)

@@ -226,7 +226,7 @@ func (t *Transaction) cancel(i int, now int64, s State) {
 	if len(t.Cancels) == len(t.Charges) {
 		u = t.Cancels[i]
 	}
-	if u.undoes(&s) {
+	if u.canUndo(&s) {
 		t.take(i, now, 0, &u.Before)
 		return
 	}
@@ -339,9 +339,9 @@ func undoOf(c *Charge, now int64, before, after State) Undo {
 	return u
 }
 
-// The method undoes reports whether Before may replace s, that is, whether no other charge has
-// changed s in the meantime.
-func (u *Undo) undoes(s *State) bool {
+// canUndo reports whether Before may replace s, that is, whether no other charge has changed s in
+// the meantime.
+func (u *Undo) canUndo(s *State) bool {
 	a := &u.After
 	return !u.Log && a.At != 0 && s.At == a.At && s.A == a.A && s.B == a.B
 }

@@ -25,7 +25,7 @@ func (j joining) Take(ctx context.Context, t *Transaction) error {
 func Remembers(h *HybridStore, c Charge) bool {
 	s, id, _ := h.place(c.names(), c.Key)
 	b, found := s.get(id)
-	return found && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now())
+	return found && blockRefuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now())
 }
 
 // Published reports whether h has published a block, expired or not.

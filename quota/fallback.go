@@ -29,10 +29,10 @@ type FallbackOptions struct {
 }
 
 // Fallback returns a store that calls the primary store first, and calls the secondary store if the
-// primary fails. If both stores fail, Take returns both errors. The secondary store is not called
-// if the context is done, if the transaction is invalid, or if primary returns ErrUsedUp while it
-// is not known to be down. Wrap the primary store in a Breaker, so that requests do not wait for a
-// store that is down:
+// primary fails. If both stores fail, Take returns both errors. In three cases the secondary store
+// is not called: the context is done, the transaction is invalid, or the primary store returns
+// ErrUsedUp and is not known to be down. Wrap the primary store in a Breaker, so that requests do
+// not wait for a store that is down:
 //
 //	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas), quota.FallbackOptions{})
 //

@@ -36,7 +36,7 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := spends(charges...); err != nil {
+	if err := checkSpends(charges...); err != nil {
 		return nil, err
 	}
 	if !slices.ContainsFunc(charges, func(c Charge) bool { return c.Limit.InFlight() }) {
@@ -82,7 +82,7 @@ func Keep(ctx context.Context, store Store, t *Transaction,
 	}
 	now := time.Now()
 	h := &held{ctx: ctx, store: store, failed: failed, began: now, ends: now.Add(lease), charges: charges, lease: lease}
-	live.add(store, charges)
+	heldHere.add(store, charges)
 	h.mu.Lock() // the timer may call renew before AfterFunc returns
 	defer h.mu.Unlock()
 	h.timer = time.AfterFunc(lease/2, h.renew)
@@ -114,7 +114,7 @@ func (h *held) release() {
 	}
 	charges := h.charges
 	h.charges = nil
-	live.remove(h.store, charges)
+	heldHere.remove(h.store, charges)
 	if err := h.store.Take(h.ctx, &Transaction{Charges: charges}); err != nil {
 		h.failed(h.ctx, "units not refunded", charges[0].Rule, err)
 		h.retry(charges, h.ends, firstRetry)
@@ -125,7 +125,7 @@ func (h *held) release() {
 
 // wake causes the callers that wait for the released units to call the store.
 func (h *held) wake(charges []Charge) {
-	if anyoneWaits() && !h.silently() {
+	if anyoneWaits() && !h.isSilent() {
 		for i := range charges {
 			releaseIn(waitKeyOf(h.store, &charges[i]))
 		}
@@ -150,7 +150,7 @@ func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 	}
 	time.AfterFunc(wait-rand.N(wait/4), func() {
 		switch {
-		case live.has(h.store, charges):
+		case heldHere.holdsUnits(h.store, charges):
 			h.retry(charges, ends, wait)
 		case h.takeSafely(&Transaction{Charges: charges}) != nil:
 			h.retry(charges, ends, min(2*wait, lastRetry))
@@ -165,11 +165,10 @@ func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 // which processes call the store, a unit is unused for at most 4 % of the time.
 const keepsFor = 250 * time.Millisecond
 
-// The method silently reports whether the release should wake no caller of this process, so that
-// any process may get the units. The result is random, and more likely to be true the longer the
-// process has held the units. A process with more units therefore leaves more units to other
-// processes.
-func (h *held) silently() bool {
+// isSilent reports whether the release should wake no caller of this process, so that any process
+// may get the units. The result is random, and more likely to be true the longer the process has
+// held the units. A process with more units therefore leaves more units to other processes.
+func (h *held) isSilent() bool {
 	if isInstant(h.store) {
 		return false
 	}
@@ -200,8 +199,8 @@ func (h *held) renew() {
 	for i := range fresh.Charges {
 		h.charges = append(h.charges, fresh.refunds(i))
 	}
-	live.add(h.store, h.charges)
-	live.remove(h.store, old)
+	heldHere.add(h.store, h.charges)
+	heldHere.remove(h.store, old)
 	if err := h.takeSafely(&Transaction{Charges: old}); err != nil {
 		h.failed(h.ctx, "units not refunded", old[0].Rule, err)
 		h.retry(old, ended, firstRetry)
@@ -216,10 +215,10 @@ func (h *held) takeSafely(t *Transaction) error {
 	return err
 }
 
-// The variable live counts the units that this process holds, by the instant at which they were
-// spent. It is global for the same reason as the variable waiting. It does not count units of
-// stores in memory, because such stores do not fail.
-var live liveUnits
+// heldHere counts the units that this process holds, by the instant at which they were spent. This
+// variable is global for the same reason as waitingCallers. It does not count units of stores in
+// memory, because such stores do not fail.
+var heldHere liveUnits
 
 type liveUnits struct {
 	mu    sync.Mutex
@@ -257,9 +256,9 @@ func (l *liveUnits) change(store Store, charges []Charge, sign int64) {
 	}
 }
 
-// The method has reports whether the process holds units that were spent at the same instant, under
-// the same limit and for the same key, as those of a charge.
-func (l *liveUnits) has(store Store, charges []Charge) bool {
+// holdsUnits reports whether the process holds units that were spent at the same instant, under the
+// same limit and for the same key, as those of a charge.
+func (l *liveUnits) holdsUnits(store Store, charges []Charge) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(charges, func(c Charge) bool {

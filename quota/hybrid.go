@@ -128,9 +128,9 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 
 // A blockPlace identifies the place of a charge's block in the cache, if there is a block.
 type blockPlace struct {
-	shard *blocks
-	id    uint64
-	drops uint64 // the shard's drops before the call to next
+	shard     *blocks
+	id        uint64
+	dropCount uint64 // the shard's drops before the call to next
 
 	version uint16 // the key's version before the call to next: see watch
 }
@@ -152,7 +152,7 @@ func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done i
 			hash, _ := hashOf(t.plan(i).hash(h.seed), c, t.Within)
 			if b, ok := newBlock(d, hash, t.At.UnixMicro()-done-h.wall, sent, done, p.version, flags); ok {
 				b.id = p.id
-				p.shard.keep(b, p.drops)
+				p.shard.keep(b, p.dropCount)
 			}
 		}
 	}
@@ -176,10 +176,10 @@ func (h *HybridStore) serve(t *Transaction) bool {
 			}
 			b = &copied
 		}
-		if !refuses(b, c, t.plan(i).hash(h.seed), t.Within, now) {
+		if !blockRefuses(b, c, t.plan(i).hash(h.seed), t.Within, now) {
 			continue
 		}
-		if h.watch != nil && (b.version() != h.watch.version(key) || !h.counts(b, s, c, t, key, now)) {
+		if h.watch != nil && (b.version() != h.watch.version(key) || !h.mayRefuse(b, s, c, t, key, now)) {
 			continue
 		}
 		at := b.ahead() + h.wall + now
@@ -202,10 +202,9 @@ func (t *Transaction) unknown(at int64) {
 	}
 }
 
-// The function refuses reports whether the block b refuses the charge c at the current time. The
-// argument within is how long the caller is willing to wait, and limit is the hash of the charge's
-// limit.
-func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64) bool {
+// blockRefuses reports whether b refuses the charge c now, if the caller is willing to wait for the
+// duration within. The hash of the charge's limit is in limit.
+func blockRefuses(b *block, c *Charge, limit uint64, within time.Duration, now int64) bool {
 	if now >= b.until() {
 		return false
 	}

@@ -40,7 +40,7 @@ func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.D
 	w.prepare()
 
 	called, after := false, time.Duration(0)
-	if !w.behind() {
+	if !w.isBehind() {
 		if err := w.take(); err != nil || t.Allowed() {
 			return 0, err
 		}
@@ -118,9 +118,8 @@ func (w *waiter) blocked() (after time.Duration) {
 	return after
 }
 
-// The method behind reports whether a caller that arrived earlier waits in the line of one of the
-// charges.
-func (w *waiter) behind() bool {
+// isBehind reports whether a caller that arrived earlier waits in the line of one of the charges.
+func (w *waiter) isBehind() bool {
 	if !anyoneWaits() {
 		return false
 	}
@@ -147,11 +146,11 @@ func (w *waiter) wait(ctx context.Context, called bool, after time.Duration) (bo
 	timer := time.NewTimer(time.Until(w.giveUp))
 	defer timer.Stop()
 	for {
-		due, left := place.due(), time.Until(w.giveUp)
+		due, left := place.timeUntilDue(), time.Until(w.giveUp)
 		switch {
 		case left <= 0:
 			return called, nil
-		case due == 0 && w.behind():
+		case due == 0 && w.isBehind():
 			place.wait(w.key(), 0)
 			continue
 		case due == 0:

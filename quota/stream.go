@@ -60,7 +60,7 @@ type spent struct {
 // call to Draw returns an error.
 func NewStream(store Store, charges ...Charge) *Stream {
 	lease := Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}
-	return &Stream{store: store, err: spends(charges...), lease: lease}
+	return &Stream{store: store, err: checkSpends(charges...), lease: lease}
 }
 
 // Draw draws up to n units and returns how many the caller may use. If drawn is less than n, no

@@ -43,7 +43,7 @@ func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAf
 // the state of a key without spending anything, and Store.Take with a negative Cost to refund
 // units.
 func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
-	if err := spends(charge); err != nil {
+	if err := checkSpends(charge); err != nil {
 		return Decision{}, err
 	}
 	t := Transaction{Charges: []Charge{charge}}
@@ -58,7 +58,7 @@ func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 // In all other respects, AllowAtMost is like Allow. To spend several charges in this way, use
 // ModeAtMost.
 func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64, d Decision, err error) {
-	if err := spends(charge); err != nil {
+	if err := checkSpends(charge); err != nil {
 		return 0, d, err
 	}
 	t := Transaction{Mode: ModeAtMost, Most: charge.Cost}
@@ -70,9 +70,9 @@ func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64
 	return t.Granted, t.Decisions[0], nil
 }
 
-// The function spends returns an error unless all charges spend something. A Cost of 0 does not
-// mean 1, because the caller may have forgotten or miscounted it.
-func spends(charges ...Charge) error {
+// checkSpends returns an error unless all charges spend something. A Cost of 0 does not mean 1,
+// because the caller may have forgotten or miscounted it.
+func checkSpends(charges ...Charge) error {
 	for i := range charges {
 		if c := &charges[i]; c.Cost <= 0 {
 			return fmt.Errorf("quota: rule %q: Cost is %d; want at least 1, "+
@@ -109,7 +109,7 @@ func Reserve(ctx context.Context, store Store, within time.Duration, charges ...
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := spends(charges...); err != nil {
+	if err := checkSpends(charges...); err != nil {
 		return nil, err
 	}
 	charges = slices.Clone(charges) // a copy, because Cancel needs the charges later

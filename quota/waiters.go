@@ -33,9 +33,9 @@ func waitKeyOf(store Store, c *Charge) waitKey {
 	return k
 }
 
-// The variable waiting is global, because callers that wait for the same units have only the store
-// in common. While no caller waits, it holds nothing.
-var waiting struct {
+// waitingCallers is global, because callers that wait for the same units have only the store in
+// common. While no caller waits, it holds nothing.
+var waitingCallers struct {
 	mu       sync.Mutex
 	lines    map[waitKey]*line
 	places   atomic.Int64 // the number of places in all lines
@@ -67,17 +67,17 @@ type place struct {
 }
 
 // arrive returns a number that is higher than the numbers of earlier callers.
-func arrive() uint64 { return waiting.arrivals.Add(1) }
+func arrive() uint64 { return waitingCallers.arrivals.Add(1) }
 
 // anyoneWaits reports whether a caller waits in any line.
-func anyoneWaits() bool { return waiting.places.Load() > 0 }
+func anyoneWaits() bool { return waitingCallers.places.Load() > 0 }
 
 // earlierWaits reports whether the first caller in the line of k came before the caller with the
 // given arrival.
 func earlierWaits(k waitKey, arrival uint64) bool {
-	waiting.mu.Lock()
-	defer waiting.mu.Unlock()
-	l := waiting.lines[k]
+	waitingCallers.mu.Lock()
+	defer waitingCallers.mu.Unlock()
+	l := waitingCallers.lines[k]
 	return l != nil && l.first().arrival < arrival
 }
 
@@ -85,9 +85,9 @@ func earlierWaits(k waitKey, arrival uint64) bool {
 // argument after has the same meaning as in place.wait.
 func joinLine(k waitKey, arrival uint64, after time.Duration) *place {
 	p := &place{arrival: arrival, wake: make(chan struct{}, 1)}
-	waiting.places.Add(1)
-	waiting.mu.Lock()
-	defer waiting.mu.Unlock()
+	waitingCallers.places.Add(1)
+	waitingCallers.mu.Lock()
+	defer waitingCallers.mu.Unlock()
 	p.enter(k)
 	p.callAgain(after)
 	return p
@@ -97,8 +97,8 @@ func joinLine(k waitKey, arrival uint64, after time.Duration) *place {
 // in the line, its caller calls the store again after the given time. If the time is 0, the caller
 // does so when units are released in this process, or may have been released in another process.
 func (p *place) wait(k waitKey, after time.Duration) {
-	waiting.mu.Lock()
-	defer waiting.mu.Unlock()
+	waitingCallers.mu.Lock()
+	defer waitingCallers.mu.Unlock()
 	if p.key != k {
 		p.exit().release() // the next caller in the old line can use the released units
 		p.enter(k)
@@ -109,8 +109,8 @@ func (p *place) wait(k waitKey, after time.Duration) {
 // leave removes p from its line, and wakes the caller that is now the first. A second call does
 // nothing.
 func (p *place) leave() {
-	waiting.mu.Lock()
-	defer waiting.mu.Unlock()
+	waitingCallers.mu.Lock()
+	defer waitingCallers.mu.Unlock()
 	if p.line == nil {
 		return
 	}
@@ -118,15 +118,15 @@ func (p *place) leave() {
 		l.first().nudge()
 	}
 	p.line = nil
-	waiting.places.Add(-1)
+	waitingCallers.places.Add(-1)
 }
 
-// The method due returns how long the caller must wait before it calls the store: 0 if it must call
+// timeUntilDue returns how long the caller must wait before it calls the store: 0 if it must call
 // now, and math.MaxInt64 if another caller is the first. After a value is received from p.wake, the
 // result may be different.
-func (p *place) due() time.Duration {
-	waiting.mu.Lock()
-	defer waiting.mu.Unlock()
+func (p *place) timeUntilDue() time.Duration {
+	waitingCallers.mu.Lock()
+	defer waitingCallers.mu.Unlock()
 	l := p.line
 	switch {
 	case l.first() != p:
@@ -140,9 +140,9 @@ func (p *place) due() time.Duration {
 
 // releaseIn causes the first caller in the line of k to call the store.
 func releaseIn(k waitKey) {
-	waiting.mu.Lock()
-	defer waiting.mu.Unlock()
-	waiting.lines[k].release()
+	waitingCallers.mu.Lock()
+	defer waitingCallers.mu.Unlock()
+	waitingCallers.lines[k].release()
 }
 
 func (l *line) first() *place { return l.places[0] }
@@ -162,13 +162,13 @@ func (p *place) nudge() {
 }
 
 func (p *place) enter(k waitKey) {
-	l := waiting.lines[k]
+	l := waitingCallers.lines[k]
 	if l == nil {
-		if waiting.lines == nil {
-			waiting.lines = map[waitKey]*line{}
+		if waitingCallers.lines == nil {
+			waitingCallers.lines = map[waitKey]*line{}
 		}
 		l = &line{}
-		waiting.lines[k] = l
+		waitingCallers.lines[k] = l
 	}
 	p.key, p.line = k, l
 	l.places = slices.Insert(l.places, l.index(p.arrival), p)
@@ -189,7 +189,7 @@ func (p *place) exit() *line {
 	copy(l.places[1:], l.places[:l.index(p.arrival)]) // usually copies nothing, because p is the first
 	l.places[0] = nil
 	if l.places = l.places[1:]; len(l.places) == 0 {
-		delete(waiting.lines, p.key)
+		delete(waitingCallers.lines, p.key)
 		return nil
 	}
 	return l
@@ -206,7 +206,7 @@ func (p *place) callAgain(after time.Duration) {
 	case l.exact:
 		l.next = now.Add(after)
 	case !l.next.After(now):
-		d := max(recall, time.Duration(len(waiting.lines))*recallPerLine)
+		d := max(recall, time.Duration(len(waitingCallers.lines))*recallPerLine)
 		l.next = now.Add(d/2 + rand.N(d))
 	}
 }

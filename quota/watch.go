@@ -157,12 +157,11 @@ func (w *watch) current(at time.Time) {
 	w.lease.Store(&l)
 }
 
-// The method counts reports whether a watched decision may still be used. The argument sent is the
-// instant of the call to the store. The decision may be used for 3 s (unproven). After that, it may
-// be used as long as the last proof that all changes were reported is less than 10 s (recheck)
-// minus spread old. If the store has lost track since the call, only proofs from before that loss
-// count.
-func (l *lease) counts(sent, now, spread int64) bool {
+// isUsable reports whether a watched decision may still be used. The argument sent is the instant
+// of the call to the store. The decision may be used for 3 s (unproven). After that, it may be used
+// as long as the last proof that all changes were reported is less than 10 s (recheck) minus spread
+// old. If the store has lost track since the call, only proofs from before that loss count.
+func (l *lease) isUsable(sent, now, spread int64) bool {
 	switch {
 	case now < sent+unproven.Microseconds():
 		return true
@@ -172,10 +171,10 @@ func (l *lease) counts(sent, now, spread int64) bool {
 	return sent > l.lostBefore && now < l.provenThen+recheck.Microseconds()-spread
 }
 
-// The method counts reports whether the block b may refuse the charge c. The caller has checked
-// that b has the current version of the key. If a call is worthwhile, counts also makes the store
-// watch the state.
-func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key uint64, now int64) bool {
+// mayRefuse reports whether the block b may refuse the charge c. The caller has checked that b has
+// the current version of the key. If a call is worthwhile, mayRefuse also makes the store watch the
+// state.
+func (h *HybridStore) mayRefuse(b *block, s *blocks, c *Charge, t *Transaction, key uint64, now int64) bool {
 	w, sent := h.watch, b.sent()
 	from := sent + watchAfter.Microseconds()
 	if b.is(watched) {
@@ -183,7 +182,7 @@ func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key
 			return true
 		}
 		l := w.lease.Load()
-		if !l.counts(sent, now, b.spread(recheck-unproven)) {
+		if !l.isUsable(sent, now, b.spread(recheck-unproven)) {
 			return false
 		}
 		if sent > l.lost {
@@ -246,7 +245,7 @@ func (w *watch) call(batch []*peek) {
 	for i, p := range batch {
 		ts[i], p.sent, p.version = &p.t, sent, w.version(p.key)
 		if s := p.place.shard; s != nil {
-			p.place.drops = s.dropped()
+			p.place.dropCount = s.dropped()
 		}
 	}
 	errs := w.takeEach(ts)
@@ -290,7 +289,7 @@ func (h *HybridStore) confirm(p *peek, now int64) {
 	b, ok := newBlock(d, hash, p.t.At.UnixMicro()-now-h.wall, p.sent, now, p.version, watched)
 	if ok && d.RetryAfter != Never {
 		b.id = p.place.id
-		p.place.shard.keep(b, p.place.drops)
+		p.place.shard.keep(b, p.place.dropCount)
 	}
 }
 
@@ -307,7 +306,7 @@ func (h *HybridStore) Watch(c Charge, done func(d Decision, current func() bool)
 	}
 	w.add(&peek{t: t, key: key, done: func(p *peek, _ int64) {
 		done(p.t.Decisions[0], func() bool {
-			return w.version(key) == p.version && w.lease.Load().counts(p.sent, w.now(), 0)
+			return w.version(key) == p.version && w.lease.Load().isUsable(p.sent, w.now(), 0)
 		})
 	}})
 	return true

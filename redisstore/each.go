@@ -50,7 +50,7 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 			continue
 		}
 		e := last[storedkey.Of(t.Charges[0].Key)]
-		if e == nil || !e.joins(t) {
+		if e == nil || !e.canJoin(t) {
 			e = &eval{within: longestWait(t)}
 			evals = append(evals, e)
 			for j := range t.Charges {
@@ -68,9 +68,9 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 	})
 }
 
-// The method joins reports whether t may join the eval, that is, whether its charges equal those of
-// the eval and a script can evaluate many such transactions in one step.
-func (e *eval) joins(t *quota.Transaction) bool {
+// canJoin reports whether t may join the eval, that is, whether its charges equal those of the eval
+// and a script can evaluate many such transactions in one step.
+func (e *eval) canJoin(t *quota.Transaction) bool {
 	return spendsAtOnce(e.ts[0]) && spendsAtOnce(t) && !slices.ContainsFunc(t.Charges, func(c quota.Charge) bool {
 		a, ok := c.Limit.Algorithm.(additive)
 		return !ok || !safe.Comparable(a) || c.Cost < 0 || c.Key != t.Charges[0].Key

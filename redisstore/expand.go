@@ -41,7 +41,7 @@ type section struct {
 	charges []numbered
 }
 
-// A numbered value holds a charge of a shape and the charge's indexes in the script.
+// A numbered charge is a charge of a shape with its indexes in the script.
 type numbered struct {
 	shaped
 	no          int    // index of the charge, from 1
@@ -78,13 +78,13 @@ func sectionsOf(shape []shaped) (sections []section, algorithms []quota.Algorith
 	return sections, algorithms
 }
 
-// The method spends reports whether a section has a charge that spends units.
-func (s *section) spends() bool {
+// spendsUnits reports whether a section has a charge that spends units.
+func (s *section) spendsUnits() bool {
 	return slices.ContainsFunc(s.charges, func(c numbered) bool { return c.kind == spends || c.kind == leaves })
 }
 
-// The method calls reports whether a section calls a function of algorithm i.
-func (s *section) calls(i int) bool {
+// callsAlgorithm reports whether a section calls a function of algorithm i.
+func (s *section) callsAlgorithm(i int) bool {
 	return slices.ContainsFunc(s.charges, func(c numbered) bool {
 		_, inline := c.algorithm.(inlined)
 		return c.algorithmNo == i && c.kind != looks && !isLog(c.algorithm) && (!inline || c.kind == cancels)
@@ -99,7 +99,7 @@ func (s *section) words() map[string]string {
 		"IDS":     fmt.Sprintf("ARGV[%d]", 2*s.no-1),
 		"PACKED":  fmt.Sprintf("ARGV[%d]", 2*s.no),
 		"CHARGES": fmt.Sprint(len(s.charges)),
-		"SPENDS":  fmt.Sprint(s.spends()),
+		"SPENDS":  fmt.Sprint(s.spendsUnits()),
 	}
 }
 
@@ -201,7 +201,7 @@ end
 func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("if ARGV[2] ~= '' then")
 	for i, a := range algorithms {
-		if slices.ContainsFunc(sections, func(s section) bool { return s.calls(i + 1) }) {
+		if slices.ContainsFunc(sections, func(s section) bool { return s.callsAlgorithm(i + 1) }) {
 			b.functions(a, i+1)
 		}
 	}

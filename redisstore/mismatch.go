@@ -49,7 +49,8 @@ func (m *mismatch) explain(err error) error {
 }
 
 // otherWay connects to a client's server without TLS if the client uses TLS, and with TLS if the
-// client does not. It returns what is wrong, or "" if this is unknown.
+// client does not. If this shows that the client's TLS setting is wrong, otherWay returns a text
+// that says so, and otherwise "".
 func otherWay(client redis.UniversalClient) string {
 	single, ok := client.(*redis.Client)
 	if !ok || single.Options().Network != "tcp" {

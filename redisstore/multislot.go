@@ -57,12 +57,12 @@ func takeParts(t *quota.Transaction, parts []part, take func(context.Context, *q
 		if err := peekAll(t, parts, take); err != nil || t.Mode == quota.ModePeek || !t.Allowed() {
 			return err
 		}
-		slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
+		slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.unitsLeft(), b.unitsLeft()) })
 	}
 	times := t.Most
 	for i := range parts {
 		p := &parts[i]
-		if p.Most = times; p.Mode == quota.ModeAtMost && p.left() == math.MaxInt64 { // it spends nothing
+		if p.Most = times; p.Mode == quota.ModeAtMost && p.unitsLeft() == math.MaxInt64 { // it spends nothing
 			p.Mode, p.Most = quota.ModeSpend, 0
 		}
 		if err := take(p.ctx, &p.Transaction); err != nil {
@@ -131,10 +131,10 @@ func (p *part) fill(t *quota.Transaction) {
 	t.At = p.At
 }
 
-// The method left returns how many units the part's charges would leave under the limit with the
-// fewest units left. The part must have been evaluated. If the part spends nothing, left returns
-// the largest integer, so that refunds, which cannot be undone, come last.
-func (p *part) left() int64 {
+// unitsLeft returns how many units the part's charges would leave under the limit with the fewest
+// units left. The part must have been evaluated. If the part spends nothing, unitsLeft returns the
+// largest integer, so that refunds, which cannot be undone, come last.
+func (p *part) unitsLeft() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {
 		if cost := p.Charges[j].Cost; cost > 0 {

@@ -16,13 +16,13 @@ import (
 
 // With Options.SendTime, a script gets the time as its last argument, which sentTime removes from
 // ARGV. This time is a lower bound on the server's clock, and the bounds of two processes differ.
-// If the newest state has a later time than the one that was sent, the script uses the time of the
-// state, which the server's clock must have reached before the state was written. The time of a
-// reservation, however, lies in the future. A value with a reservation therefore also contains the
-// time at which the value was written, and the script uses that time. Thus no decision is made at a
-// time ahead of the server's clock. The time may be behind the clock by up to late: see lateness.
-// Values are kept for that much longer, because a late script must still find the units that had
-// been spent at the time in its argument.
+// If the newest state is later than this time, the script uses the time of that state: the server's
+// clock had reached it when the state was written. The time of a reservation, however, lies in the
+// future. A value with a reservation therefore also contains the time at which the value was
+// written, and the script uses that time. Thus no decision is made at a time ahead of the server's
+// clock. The time may be behind the clock by up to late: see lateness. Values are kept for that
+// much longer, because a late script must still find the units that had been spent at the time in
+// its argument.
 func sentTime(late time.Duration) string {
 	return fmt.Sprintf(`local t = {string.match(table.remove(ARGV), '(.*)(......)')}
 local now, slack_ms = t[1] * 1e6 + t[2], %d
@@ -33,9 +33,9 @@ end
 }
 
 // Without Options.SendTime, calledTime replaces the result of sentTime. Both define the variables
-// t, the time in the format of TIME, and now, the same time in µs, as a float even in Lua 5.4. The
-// variable slack_ms is the number of ms by which TTLs are extended because the times of processes
-// differ. The function catch_up exists only for a sent time.
+// t, the time in the format of TIME, and now, the same time in µs, as a float even in Lua 5.4. TTLs
+// are extended by slack_ms, a number of ms, because the times of processes differ. Only sentTime
+// defines catch_up.
 const calledTime = `local t = redis.call('TIME')
 local now, slack_ms, catch_up = t[1] * 1e6 + t[2], 0
 `

@@ -58,8 +58,8 @@ type trackedNode struct {
 	err   error          // the error of the last attempt
 }
 
-// The method due reports whether the node has no connection and it is time to open one.
-func (n *trackedNode) due() bool {
+// isDue reports whether the node has no connection and it is time to open one.
+func (n *trackedNode) isDue() bool {
 	return (n.conn == nil || n.conn.Closed()) && time.Now().After(n.retry)
 }
 
@@ -147,11 +147,11 @@ func (k *tracker) connection(ctx context.Context, key string) (*tracking.Conn, e
 	k.mu.Lock()
 	n := k.nodes[client]
 	if n == nil {
-		maps.DeleteFunc(k.nodes, func(_ *redis.Client, n *trackedNode) bool { return n.due() })
+		maps.DeleteFunc(k.nodes, func(_ *redis.Client, n *trackedNode) bool { return n.isDue() })
 		n = &trackedNode{}
 		k.nodes[client] = n
 	}
-	conn, err, due := n.conn, n.err, n.due()
+	conn, err, due := n.conn, n.err, n.isDue()
 	k.mu.Unlock()
 	switch {
 	case conn != nil && !conn.Closed():

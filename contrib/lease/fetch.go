@@ -10,8 +10,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A fetch obtains the units for one call, and a lease with units for later calls. Several callers
-// may wait for the same fetch, so it does not stop if the caller that began it gives up.
+// A fetch is a single call to the wrapped store that spends the units for one caller and, as a
+// lease, the units for later calls. Several callers may wait for the same fetch, so it does not
+// stop if the caller that began it gives up.
 type fetch struct {
 	t    quota.Transaction
 	more int64 // calls that the lease will serve
@@ -41,7 +42,7 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 }
 
 // await waits for a fetch, and reports whether the fetch or its lease has made the decision on t.
-// The argument own is true if the fetch was begun for t.
+// If the fetch was begun for t, own is true.
 func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool,
 	t *quota.Transaction) (decided bool, err error) {
 	select {

@@ -60,7 +60,7 @@ func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *leas
 	}
 	ttl := int64(l.o.TTL)
 	switch {
-	case old != nil && !old.over(now, ttl): // the lease for other charges with the same fingerprint is in use
+	case old != nil && !old.canDelete(now, ttl): // the lease for other charges with the same fingerprint is in use
 		return nil
 	case old == nil && len(s.known) >= s.most && !s.makeRoom(now, ttl):
 		return nil
@@ -78,7 +78,7 @@ func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *leas
 func (s *shard) makeRoom(now, ttl int64) bool {
 	looked := 0
 	for id, e := range s.known {
-		if e.over(now, ttl) {
+		if e.canDelete(now, ttl) {
 			delete(s.known, id)
 			return true
 		}
@@ -101,9 +101,9 @@ func leasable(t *quota.Transaction) bool {
 	return t.Validate() == nil
 }
 
-// The method over reports whether a lease can be deleted: it holds no units, has no fetch, and
-// began its current count more than two TTLs ago. In the last TTL there has then been no call.
-func (e *lease) over(now, ttl int64) bool {
+// canDelete reports whether a lease can be deleted: it holds no units, has no fetch, and began its
+// current count more than two TTLs ago. In the last TTL there has then been no call.
+func (e *lease) canDelete(now, ttl int64) bool {
 	return e.fetch == nil && e.unused == 0 && now-e.since > 2*ttl
 }
 

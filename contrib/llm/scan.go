@@ -55,7 +55,7 @@ func (s *scanner) write(p []byte) {
 				s.escape = true
 			case c == '"':
 				s.state = between
-				s.string()
+				s.endString()
 				continue
 			}
 			s.keep(c)
@@ -68,13 +68,13 @@ func (s *scanner) write(p []byte) {
 			s.number()
 			fallthrough
 		default:
-			s.between(c)
+			s.readOther(c)
 		}
 	}
 }
 
-// The method between reads a byte that belongs to neither a string nor a number.
-func (s *scanner) between(c byte) {
+// readOther reads a byte that belongs to neither a string nor a number.
+func (s *scanner) readOther(c byte) {
 	switch c {
 	case '{', '[':
 		if s.depth < len(s.names) {
@@ -118,8 +118,8 @@ func (s *scanner) place() (fields []string, ok bool) {
 	return fields, true
 }
 
-// The method string handles the end of a string, which may be a value or a name.
-func (s *scanner) string() {
+// endString handles the end of a string, which may be a value or a name.
+func (s *scanner) endString() {
 	fields, ok := s.place()
 	switch {
 	case !ok || len(fields) > 0:
@@ -160,9 +160,9 @@ func count(text string) (n int64, ok bool) {
 	return int64(math.Ceil(f)), true
 }
 
-// The method most returns the largest count in the given fields, because APIs use different fields
-// for the same count. The result ok is false if none of the fields was found.
-func (f *found) most(fields ...string) (n int64, ok bool) {
+// largestCount returns the largest count in the given fields, because APIs use different fields for
+// the same count. The result ok is false if none of the fields was found.
+func (f *found) largestCount(fields ...string) (n int64, ok bool) {
 	for _, field := range fields {
 		count, is := f.counts[field]
 		n, ok = max(n, count), ok || is
@@ -174,10 +174,10 @@ func (f *found) most(fields ...string) (n int64, ok bool) {
 // response has not reported its input tokens, or if a count is invalid.
 func (f *found) usage() (u Usage, ok bool) {
 	u.Model = f.model
-	u.Input, ok = f.most("prompt_tokens", "input_tokens")
-	u.Output, _ = f.most("completion_tokens", "output_tokens")
+	u.Input, ok = f.largestCount("prompt_tokens", "input_tokens")
+	u.Output, _ = f.largestCount("completion_tokens", "output_tokens")
 	u.CacheRead, u.CacheWrite = f.counts["cache_read_input_tokens"], f.counts["cache_creation_input_tokens"]
-	if cached, _ := f.most("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens"); cached > 0 { // the input includes cached tokens
+	if cached, _ := f.largestCount("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens"); cached > 0 { // the input includes cached tokens
 		u.CacheRead = min(cached, u.Input)
 		u.Input -= u.CacheRead
 	}

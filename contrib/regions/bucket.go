@@ -27,8 +27,8 @@ type step struct {
 // The algorithm bucket counts the units of a limit whose rate changes with the region's part. It
 // admits the same charges as GCRA and TokenBucket, but the debt of a key drains at the rate that
 // the region had at the time. A key that was idle while other regions had the rate therefore does
-// not gain units at the region's current rate for that time. The rate is returned by the method
-// rate, not derived from the limit.
+// not gain units at the region's current rate for that time. The rate comes from the region's past,
+// not from the limit.
 //
 // In a state, A is the debt at the instant At, in ticks. If the limit's Period is p µs, a unit is p
 // ticks. A debt may exceed the burst after quota.ModeForce, or if another limit with the same name
@@ -45,7 +45,7 @@ const (
 	// mostDebt is the largest debt, in ticks. bucket.lua has the same number.
 	mostDebt = 2 * quota.MaxTicks
 
-	// A charge under a limit with the quota forced is spent even if it does not fit: see
+	// If a limit has this quota, its charges are spent even if they do not fit: see
 	// optional.Forcer.
 	forced = quota.MaxTicks
 )
@@ -97,8 +97,7 @@ func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.Stat
 	return b.Reserve(s, l, now, now, cost)
 }
 
-// Reserve evaluates a charge that is requested now and spent at the same or a later instant, the
-// argument at.
+// Reserve evaluates a charge that is requested now and spent now or later, at a given instant.
 func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision) {
 	last := max(at, s.At)
 	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), quota.Decision{Allowed: true}

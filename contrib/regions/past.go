@@ -24,9 +24,9 @@ func (k *known) claimed(n int64) int64 {
 	return 0
 }
 
-// The method least returns the smallest number of parts that the region has claimed for any of the
-// spans from first to last.
-func (k *known) least(first, last int64) int64 {
+// minParts returns the smallest number of parts that the region has claimed for any of the spans
+// from first to last.
+func (k *known) minParts(first, last int64) int64 {
 	claimed := k.claimed(first)
 	for n := first + 1; n <= last && claimed > 0; n++ {
 		claimed = min(claimed, k.claimed(n))
@@ -51,19 +51,19 @@ type since struct {
 	part int64
 }
 
-// The method between returns the first and the last span that may be current, by the central
-// store's clock, between now and a sixteenth of a span later. By that time, a call to the local
-// store that begins now has ended.
-func (s *Store) between(k *known, now time.Duration) (first, last int64) {
+// currentSpans returns the first and the last span that may be current, by the central store's
+// clock, between now and a sixteenth of a span later. By that time, a call to the local store that
+// begins now has ended.
+func (s *Store) currentSpans(k *known, now time.Duration) (first, last int64) {
 	return int64((now + k.lo) / s.o.Every), int64((now + k.hi + s.o.Every/16) / s.o.Every)
 }
 
-// The method past returns the region's past. If the region has claimed parts, or a span has begun,
-// it makes a new one.
-func (s *Store) past() *past {
+// loadPast returns the region's past. If the region has claimed parts, or a span has begun, it
+// makes a new one.
+func (s *Store) loadPast() *past {
 	k, p := s.known.Load(), s.present.Load()
 	if p != nil && p.known == k {
-		if first, last := s.between(k, time.Since(s.start)); !k.at || p.first == first && p.last == last {
+		if first, last := s.currentSpans(k, time.Since(s.start)); !k.at || p.first == first && p.last == last {
 			return &p.past
 		}
 	}
@@ -72,11 +72,11 @@ func (s *Store) past() *past {
 	k, p = s.known.Load(), s.present.Load()
 	now, next := time.Since(s.start), &present{known: k}
 	if k.at {
-		next.first, next.last = s.between(k, now)
+		next.first, next.last = s.currentSpans(k, now)
 		if p != nil && p.known.at { // include the spans since the last past was made
-			s.note(now, s.kept+k.least(min(p.first, next.first), next.last))
+			s.note(now, s.kept+k.minParts(min(p.first, next.first), next.last))
 		}
-		s.note(now, s.kept+k.least(next.first, next.last))
+		s.note(now, s.kept+k.minParts(next.first, next.last))
 	} else {
 		s.note(now, s.kept)
 	}

@@ -133,7 +133,7 @@ type Store struct {
 
 // Part returns the region's current share of the rate, as a fraction between 0 and 1. Near the
 // boundary between two intervals, it returns the smaller of the shares for these intervals.
-func (s *Store) Part() float64 { return float64((*s.past())[0].part) / whole }
+func (s *Store) Part() float64 { return float64((*s.loadPast())[0].part) / whole }
 
 // Take implements quota.Store.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
@@ -165,7 +165,7 @@ func (s *Store) Announce(rule string, limits []quota.Limit) {
 // share replaces the limits of charges with those of this region, and adds to s.wanted how much of
 // the rate the charges need.
 func (s *Store) share(charges []quota.Charge) {
-	past, need := s.past(), 0.0
+	past, need := s.loadPast(), 0.0
 	for i := range charges {
 		c := &charges[i]
 		whole, n := c.Limit, int64(s.o.Regions)
@@ -249,7 +249,7 @@ func (s *Store) claim(ctx context.Context) error {
 	s.measure()
 	k, even := s.known.Load(), s.free/int64(s.o.Regions)
 	if !k.at {
-		if _, err := s.take(ctx, 0, 0, s.free); err != nil { // claims nothing, but measures the central store's clock
+		if _, err := s.claimParts(ctx, 0, 0, s.free); err != nil { // claims nothing, but measures the central store's clock
 			return err
 		}
 		return s.takeFree(ctx, int64((time.Since(s.start)+s.known.Load().hi)/s.o.Every), even, even)
@@ -268,9 +268,9 @@ func (s *Store) claim(ctx context.Context) error {
 
 // takeFree claims the given number of parts of span n, or all free parts if fewer are free.
 func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
-	left, err := s.take(ctx, n, parts, most)
+	left, err := s.claimParts(ctx, n, parts, most)
 	if err == nil && 0 < left && left < parts {
-		_, err = s.take(ctx, n, left, most)
+		_, err = s.claimParts(ctx, n, left, most)
 	}
 	return err
 }
@@ -285,10 +285,10 @@ func (s *Store) measure() {
 	}
 }
 
-// take claims the given number of parts of span n. The argument most is the maximum number of that
-// span's parts that the region may have. Afterwards, s.known records how many parts it has. If
-// fewer parts are free, take claims none and returns how many are free.
-func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
+// claimParts claims the given number of parts of span n, if the region then has at most the given
+// maximum (most) of that span's parts. Afterwards, s.known records how many parts the region has.
+// If fewer parts are free, nothing is claimed, and left is the number of free parts.
+func (s *Store) claimParts(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := quota.Transaction{Charges: []quota.Charge{
 		{Rule: "regions", Key: key, Limit: s.parts("all", s.free), Cost: parts},
@@ -308,7 +308,7 @@ func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err
 	next.at, next.lo, next.hi = true, clock-got, clock+time.Microsecond-sent
 	next.spans[n&3] = span{n, most - t.Decisions[1].Remaining}
 	s.known.Store(&next)
-	s.past() // records the part even while there are no requests
+	s.loadPast() // records the part even while there are no requests
 	if t.Allowed() {
 		return parts, nil
 	}

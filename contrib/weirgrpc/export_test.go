@@ -8,7 +8,7 @@ func ForgetInterceptors() {
 	madeUnary.Store(false)
 	madeStream.Store(false)
 	warnedForgotten.Store(false)
-	checked.Clear()
+	checkedServices.Clear()
 }
 
 // UsualNames is usualNames.

@@ -16,9 +16,9 @@ import (
 // interceptor for them.
 var madeUnary, madeStream, warnedForgotten atomic.Bool
 
-// The variable checked contains the services whose methods were checked, because checking four
-// methods takes as long as the rest of a call.
-var checked sync.Map // the keys are checks
+// checkedServices contains the services whose methods were checked, because checking four methods
+// takes as long as the rest of a call.
+var checkedServices sync.Map // the keys are checks
 
 type checks struct {
 	service     reflect.Type
@@ -31,20 +31,20 @@ var (
 	anError      = reflect.TypeFor[error]()
 )
 
-// The function forgotten logs a warning, once per process, if a service has methods of a kind for
-// which the program has not created an interceptor. The function ofKind reports whether a method is
-// of that kind, unary or streaming. The argument service is the implementation of the service,
-// which may be nil.
-func forgotten(made *atomic.Bool, interceptor string, service any, ofKind func(reflect.Type) bool) {
+// warnForgotten logs a warning, once per process, if a service has methods of a kind for which the
+// program has not created an interceptor. The function ofKind reports whether a method is of that
+// kind, unary or streaming. The argument service is the implementation of the service, which may be
+// nil.
+func warnForgotten(made *atomic.Bool, interceptor string, service any, ofKind func(reflect.Type) bool) {
 	if made.Load() || service == nil || warnedForgotten.Load() {
 		return
 	}
 	t := reflect.TypeOf(service)
 	check := checks{t, interceptor}
-	if _, known := checked.Load(check); known { // LoadOrStore would allocate memory in each call
+	if _, known := checkedServices.Load(check); known { // LoadOrStore would allocate memory in each call
 		return
 	}
-	checked.Store(check, nil)
+	checkedServices.Store(check, nil)
 	for i := range t.NumMethod() {
 		if m := t.Method(i); ofKind(m.Type) && warnedForgotten.CompareAndSwap(false, true) {
 			slog.Warn("weirgrpc: calls of a method not limited", "method", m.Name, "likely", "weirgrpc."+interceptor+" was forgotten", "fix", "install it too")

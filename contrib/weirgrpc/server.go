@@ -45,7 +45,7 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 	mustBeSet(calls)
 	madeUnary.Store(true)
 	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-		forgotten(&madeStream, "StreamServer", info.Server, isStream)
+		warnForgotten(&madeStream, "StreamServer", info.Server, isStream)
 		r := serverRequest(ctx, info.FullMethod, info.Server, message)
 		a, err := admit(calls, r)
 		if err != nil {
@@ -73,7 +73,7 @@ func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
 	mustBeSet(calls)
 	madeStream.Store(true)
 	return func(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		forgotten(&madeUnary, "UnaryServer", server, isUnary)
+		warnForgotten(&madeUnary, "UnaryServer", server, isUnary)
 		r := serverRequest(ss.Context(), info.FullMethod, server, nil)
 		a, err := admit(calls, r)
 		if err != nil {

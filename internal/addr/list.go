@@ -134,8 +134,8 @@ func (n *Networks[V]) Add(p netip.Prefix, v V) {
 	}
 }
 
-// Hold reports whether p lies in a network whose value the given function accepts or, if the
-// function is nil, in any network. Hold allocates nothing.
+// Hold reports whether p lies in a network whose value is accepted by the function in. A nil
+// function accepts every value. Hold allocates nothing.
 func (n *Networks[V]) Hold(p netip.Prefix, in func(V) bool) bool {
 	for _, bits := range n.bits {
 		if p.Addr().Is4() {

@@ -104,7 +104,7 @@ func (d *ruleDecoder) setAlgorithm(l *limit, f fields, s settings) {
 }
 
 func (d *decoder) validLimit(n ast.Node, l limit) {
-	d.valid(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
+	d.checkPart(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
 }
 
 // mostEntries is the maximum number of requests that a sliding log may have to remember for one
@@ -279,7 +279,7 @@ func (d *ruleDecoder) penalty(n ast.Node, what string) *penalty {
 		d.errorf(n, "most (%s) is shorter than for (%s)", periodName(p.MaxDuration), periodName(p.Duration))
 	}
 	if len(d.errs) == before {
-		d.valid(n, weir.Rule{Penalty: &p.Penalty})
+		d.checkPart(n, weir.Rule{Penalty: &p.Penalty})
 	}
 	return p
 }

@@ -189,7 +189,7 @@ func (d *decoder) rule(n ast.Node, s settings) rule {
 		rd.policies()
 	}
 	if len(d.errs) == before {
-		d.valid(n, rd.r.Rule)
+		d.checkPart(n, rd.r.Rule)
 	}
 	return rd.r
 }
@@ -211,7 +211,7 @@ func (d *ruleDecoder) parts() {
 		r.Unit = "content-bytes"
 	}
 	set(f, "unit", &r.Unit, d.text)
-	d.valid(f["unit"], weir.Rule{Unit: r.Unit})
+	d.checkPart(f["unit"], weir.Rule{Unit: r.Unit})
 	d.classes()
 	set(f, "settle", &r.settle, d.settle)
 	r.Settle = r.settle.fn
@@ -224,9 +224,9 @@ func (d *ruleDecoder) parts() {
 		r.Penalty = &r.penalty.Penalty
 	}
 	set(f, "status", &r.Status, func(n ast.Node, what string) int { return int(d.atLeast1(n, what)) })
-	d.valid(f["status"], weir.Rule{Status: r.Status})
+	d.checkPart(f["status"], weir.Rule{Status: r.Status})
 	set(f, "retry-jitter", &r.RetryJitter, d.duration)
-	d.valid(f["retry-jitter"], weir.Rule{RetryJitter: r.RetryJitter})
+	d.checkPart(f["retry-jitter"], weir.Rule{RetryJitter: r.RetryJitter})
 }
 
 // classes reads the fields class and headroom.
@@ -351,8 +351,8 @@ func (d *ruleDecoder) policies() {
 		weir.When(r.deny.hasAddr, weir.Denied(), weir.When(network, weir.Denied(), r.Policy)))
 }
 
-// The function valid adds an error at the position of n if the given part of a rule is invalid.
-func (d *decoder) valid(n ast.Node, part weir.Rule) {
+// checkPart adds an error at the position of n if the given part of a rule is invalid.
+func (d *decoder) checkPart(n ast.Node, part weir.Rule) {
 	if err := reason(part); err != nil {
 		d.errorf(n, "%v", err)
 	}

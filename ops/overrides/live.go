@@ -43,10 +43,10 @@ var errUnread = errors.New("overrides: the table was not read yet")
 // must be safe for concurrent use. A *redisstore.Store is a Keeper.
 type Keeper interface {
 	// LoadOverrides returns the text of each override by name, and the version of the newest
-	// change. If the argument version is still the newest version, the result kept is nil. A name
-	// can contain any bytes. Each text begins with a number and a space. The number is the expiry
-	// time of the override in µs since 1970 on the Keeper's clock, or 0 if the override never
-	// expires. LoadOverrides also returns the current time on that clock (now).
+	// change. If the given version is still the newest, kept is nil. A name can contain any bytes.
+	// Each text begins with a number and a space. The number is the expiry time of the override in
+	// µs since 1970 on the Keeper's clock, or 0 if the override never expires. The last result is
+	// the current time on that clock.
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
 	// SaveOverride stores the text of an override for the duration d, or permanently if d is 0. Any

@@ -1,7 +1,7 @@
 // Package optional contains interfaces that a [quota.Algorithm] or a [quota.Store] may additionally
 // implement. The package is for authors of algorithms and stores; users of these need only package
-// quota. An algorithm or a store has an ability if it has the methods of the interface. Nothing
-// needs to be registered, and an implementation need not import this package.
+// quota. An algorithm or a store implements such an interface by having its methods. Nothing needs
+// to be registered, and an implementation need not import this package.
 //
 //	an Algorithm     used by                     without it
 //	Validator        Limit.Validate              every limit can be counted
@@ -62,17 +62,16 @@ type Stepper interface {
 // wait. Charges leave the queue one after the other.
 type Queuer interface {
 	// Queue adds a charge of cost > 0 units to the queue. The charge leaves the queue when its slot
-	// begins, but never earlier than the argument at. The arguments now and at are in µs since
-	// 1970. The result next is the state that includes the charge, and wait is the time until the
-	// charge leaves the queue. If there is no room, ok is false, next is s, and wait is the time
-	// until there is room, or Never.
+	// begins, but never before the time at. Both now and at are in µs since 1970. Queue returns the
+	// state that includes the charge, the time until the charge leaves the queue, and true. If
+	// there is no room, Queue returns s, the time until there is room (or Never), and false.
 	Queue(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, wait time.Duration, ok bool)
 }
 
 // A Reserver is a quota.Algorithm with a separate method for reservations, because Take would
-// discard data that is needed to cancel a reservation. The reservation is made now, for a later
-// time (the argument at). Reserve makes the decision that Take would make at the later time, and
-// keeps the data that a cancellation needs.
+// discard data that is needed to cancel a reservation. A reservation is made at one time (now) for
+// the same or a later time (at). Reserve makes the decision that Take would make at the latter
+// time, and keeps the data that a cancellation needs.
 type Reserver interface {
 	Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision)
 }
@@ -80,9 +79,9 @@ type Reserver interface {
 // A Canceler is a quota.Algorithm that can refund the units of a particular reservation. Other
 // algorithms refund the newest units, which may belong to a different caller.
 type Canceler interface {
-	// Cancel refunds n > 0 of the units that were spent at a given instant (the argument at), or
-	// fewer if fewer of these still count. That instant may be earlier or later than now; both are
-	// in µs since 1970. Units that Cancel cannot identify stay spent.
+	// Cancel refunds n > 0 of the units that were spent at the instant at, or fewer if fewer of
+	// these still count. This instant may be earlier or later than now; both are in µs since 1970.
+	// Units that Cancel cannot identify stay spent.
 	Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State
 }
 
@@ -90,8 +89,8 @@ type Canceler interface {
 // ModeForce spends the units as if the Quota were 2^50. The limit then refuses charges until
 // enough of the spent units have expired.
 type Forcer interface {
-	// Force spends cost > 0 units even if they do not fit. It spends them at the instant in the
-	// argument at, which is in µs since 1970 and never earlier than s.At.
+	// Force spends cost > 0 units even if they do not fit. They are spent at the instant at, which
+	// is in µs since 1970 and never earlier than s.At.
 	Force(s quota.State, l *quota.Limit, at, cost int64) quota.State
 }
 
@@ -133,19 +132,19 @@ type Server interface {
 	Server(t *quota.Transaction) string
 }
 
-// A Tracker is a quota.Store that can report changes of states by other processes, such as a
-// redisstore.Store.
+// A Tracker is a quota.Store, such as a redisstore.Store, that can report when another process
+// changes a state.
 type Tracker interface {
 	// Track returns a function that evaluates transactions of one charge in ModePeek. If the
 	// function returns no error for a transaction, it also tracks the state. As soon as a tracked
-	// state changes, the store calls the function changed once, with the key, or with all set to
-	// true if any key may have changed. The store may also call changed if nothing has changed. For
-	// each state, answers and reports arrive in order: an answer arrives after the reports of all
-	// earlier changes, and before the reports of later ones.
+	// state changes, the store calls changed once, with the key, or with all set to true if any key
+	// may have changed. The store may also call changed if nothing has changed. For each state,
+	// answers and reports arrive in order: an answer arrives after the reports of all earlier
+	// changes, and before the reports of later ones.
 	//
-	// While the store tracks states, it calls the function current at least every 2 s, with a time
-	// before which all changes have been reported. When it stops tracking the states that it has
-	// evaluated so far, it calls current with the zero Time. Neither function may block.
+	// While the store tracks states, it calls current at least every 2 s, with a time before which
+	// all changes have been reported. When it stops tracking the states that it has evaluated so
+	// far, it calls current with the zero Time. Neither function may block.
 	//
 	// Only one goroutine at a time calls takeEach. An error that wraps quota.ErrBusy concerns only
 	// one transaction. errors.ErrUnsupported means that the server cannot track states. After any

@@ -81,7 +81,7 @@ func (w *walk) step() {
 		tx.Within = time.Duration(1+w.Int64N(2*micros(w.limit.Period))) * time.Microsecond
 	}
 	w.about = fmt.Sprintf("%v, a charge of %d at %d within %v, state %+v", w.limit, cost, w.now, tx.Within, before)
-	w.pure(before, cost)
+	w.checkPure(before, cost)
 	w.decision(before, cost)
 	allowed := tx.Decide(w.now, w.states)
 	after := w.states[0]
@@ -99,7 +99,7 @@ func (w *walk) step() {
 		}
 	}
 	if allowed && tx.Wait == 0 {
-		w.spends(before, after, cost)
+		w.checkSpends(before, after, cost)
 	}
 	w.view(after)
 	d := &tx.Decisions[0]
@@ -111,9 +111,9 @@ func (w *walk) step() {
 
 func micros(d time.Duration) int64 { return int64(d / time.Microsecond) }
 
-// The method pure checks that Take depends only on its arguments, and that Step has the same
-// results as Take.
-func (w *walk) pure(s quota.State, cost int64) {
+// checkPure checks that Take depends only on its arguments, and that Step has the same results as
+// Take.
+func (w *walk) checkPure(s quota.State, cost int64) {
 	w.Helper()
 	limit := w.limit
 	next, d := w.limit.Algorithm.Take(clone(s), &limit, w.now, cost)
@@ -141,8 +141,8 @@ func equal(a, b quota.State) bool {
 	return a.At == b.At && a.A == b.A && a.B == b.B && a.C == b.C && slices.Equal(a.Log, b.Log)
 }
 
-// The method times checks that the times of a decision are whole microseconds.
-func (w *walk) times(d *quota.Decision) {
+// checkTimes checks that the times of a decision are whole microseconds.
+func (w *walk) checkTimes(d *quota.Decision) {
 	w.Helper()
 	for _, after := range []time.Duration{d.RetryAfter, d.NextAfter, d.ResetAfter} {
 		if after != quota.Never && (after < 0 || after%time.Microsecond != 0) {
@@ -155,7 +155,7 @@ func (w *walk) times(d *quota.Decision) {
 func (w *walk) decision(s quota.State, cost int64) {
 	w.Helper()
 	d := w.take(s, w.now, cost)
-	w.times(&d)
+	w.checkTimes(&d)
 	switch {
 	case cost <= 0 && !d.Allowed:
 		w.failf("a cost of 0 or less must be allowed: got %+v", d)
@@ -177,9 +177,9 @@ func (w *walk) decision(s quota.State, cost int64) {
 	}
 }
 
-// The method spends checks that an admitted charge spends units, and that a refund returns no more
-// units than were spent.
-func (w *walk) spends(before, after quota.State, cost int64) {
+// checkSpends checks that an admitted charge spends units, and that a refund returns no more units
+// than were spent.
+func (w *walk) checkSpends(before, after quota.State, cost int64) {
 	w.Helper()
 	left, now := w.take(before, w.now, 0).Remaining, w.take(after, w.now, 0).Remaining
 	switch {
@@ -208,11 +208,11 @@ func (w *walk) view(s quota.State) {
 		(!w.take(s, w.now+next, 1).Allowed || w.take(s, w.now+next-1, 1).Allowed):
 		w.failf("NextAfter must be when the next unit fits: got %+v of state %+v", d, s)
 	}
-	w.forgotten(s, reset)
+	w.checkForgotten(s, reset)
 }
 
-// The method forgotten checks that a store may forget a state after the state's reset.
-func (w *walk) forgotten(s quota.State, reset int64) {
+// checkForgotten checks that a store may forget a state after the state's reset.
+func (w *walk) checkForgotten(s quota.State, reset int64) {
 	w.Helper()
 	for _, cost := range []int64{0, 1, w.limit.Capacity(), w.limit.Capacity() + 1, -1} {
 		for _, later := range []int64{0, 1, 1_000_000} {

@@ -20,11 +20,11 @@ var (
 func clock(p *replay) {
 	const naps, nap = 10, 1237 * time.Microsecond
 	begin := time.Now()
-	first := p.one("", three, 0).At
+	first := p.takeOne("", three, 0).At
 	fine, last := false, first
 	for range naps {
 		time.Sleep(nap)
-		at := p.one("", three, 0).At
+		at := p.takeOne("", three, 0).At
 		if at.Before(last) {
 			p.Errorf("At: got %v, want no less than the %v before", at, last)
 		}
@@ -45,7 +45,7 @@ func clock(p *replay) {
 
 // allOrNothing: a refused transaction spends nothing under any limit of any key.
 func allOrNothing(p *replay) {
-	p.one("full", one, 1)
+	p.takeOne("full", one, 1)
 	five := algorithms.SlidingLog(5, time.Hour)
 	fit := []quota.Charge{p.charge("a", three, 1), p.charge("b", three, 2), p.charge("a", five, 4)}
 	looks := []quota.Charge{p.charge("a", three, 0), p.charge("b", three, 0), p.charge("a", five, 0)}
@@ -53,40 +53,40 @@ func allOrNothing(p *replay) {
 		charges := append(slices.Clone(fit), last)
 		for range charges { // in each round, another charge is the one that does not fit
 			charges = append(charges[1:], charges[0])
-			p.wants(p.all(0, charges...), false)
+			p.checkResults(p.takeAll(0, charges...), false)
 		}
-		p.wants(p.all(0, looks...), true, 3, 3, 5)
+		p.checkResults(p.takeAll(0, looks...), true, 3, 3, 5)
 	}
-	p.wants(p.all(0, fit...), true, 2, 1, 1)
-	p.wants(p.all(0, looks...), true, 2, 1, 1)
+	p.checkResults(p.takeAll(0, fit...), true, 2, 1, 1)
+	p.checkResults(p.takeAll(0, looks...), true, 2, 1, 1)
 }
 
 // refused: a refused transaction has a decision for every charge. In the decision on a charge that
 // would fit alone, Allowed is true. Each Remaining is the number of units that were left before the
 // transaction.
 func refused(p *replay) {
-	p.one("full", one, 1)
-	p.one("some", three, 1)
-	tx := p.all(0, p.charge("full", one, 1), p.charge("some", three, 1), p.charge("new", three, 3), p.charge("some", one, 2))
-	p.wants(tx, false, 0, 2, 3, 1)
+	p.takeOne("full", one, 1)
+	p.takeOne("some", three, 1)
+	tx := p.takeAll(0, p.charge("full", one, 1), p.charge("some", three, 1), p.charge("new", three, 3), p.charge("some", one, 2))
+	p.checkResults(tx, false, 0, 2, 3, 1)
 	for i, want := range []bool{false, true, true, false} {
 		if got := tx.Decisions[i].Allowed; got != want {
 			p.Errorf("charge %d: got Allowed %v, want %v, for %s", i, got, want, describe(tx))
 		}
 	}
-	p.wants(p.all(0, p.charge("some", three, 2), p.charge("new", three, 3), p.charge("some", one, 1)), true, 0, 0, 0)
+	p.checkResults(p.takeAll(0, p.charge("some", three, 2), p.charge("new", three, 3), p.charge("some", one, 1)), true, 0, 0, 0)
 }
 
 // look: a charge of cost 0 spends nothing, and is allowed even if nothing remains.
 func look(p *replay) {
 	for _, l := range limits(2, time.Hour) {
-		p.one("", l, 0)
-		p.one("", l, 1)
-		p.one("", l, 0)
-		for p.one("", l, 1).Allowed() {
+		p.takeOne("", l, 0)
+		p.takeOne("", l, 1)
+		p.takeOne("", l, 0)
+		for p.takeOne("", l, 1).Allowed() {
 		}
 		for _, within := range []time.Duration{0, time.Hour} {
-			tx := p.all(within, p.charge("", l, 0))
+			tx := p.takeAll(within, p.charge("", l, 0))
 			if d := tx.Decisions[0]; !d.Allowed || d.Remaining != 0 || tx.Wait != 0 {
 				p.Errorf("%v, used up: got %+v and Wait %v, want Allowed at once and 0 Remaining", l, d, tx.Wait)
 			}
@@ -103,8 +103,8 @@ func peek(p *replay) {
 				charges := []quota.Charge{p.charge("", l, cost), p.charge("", one, cost)}
 				p.take(&quota.Transaction{Charges: charges, Mode: quota.ModePeek})
 			}
-			p.one("", l, 1+i%2)
-			p.all(0, p.charge("", l, 0), p.charge("", one, 0))
+			p.takeOne("", l, 1+i%2)
+			p.takeAll(0, p.charge("", l, 0), p.charge("", one, 0))
 		}
 	}
 }
@@ -116,7 +116,7 @@ func atMost(p *replay) {
 		p.Helper()
 		tx := &quota.Transaction{Charges: charges, Mode: quota.ModeAtMost, Most: most}
 		p.take(tx)
-		p.wants(tx, granted > 0, remaining...)
+		p.checkResults(tx, granted > 0, remaining...)
 		if tx.Granted != granted {
 			p.Errorf("got Granted %d, want %d, for %s", tx.Granted, granted, describe(tx))
 		}
@@ -147,23 +147,23 @@ func headroom(p *replay) {
 	}
 	for _, l := range limits(7, time.Hour) {
 		size := l.Capacity()
-		p.wants(p.all(0, class("", l, 1, 3)), true, size-4)
-		p.wants(p.all(0, class("", l, size-3, 3)), false, size-4)
-		p.wants(p.all(0, class("", l, size-4, 3)), true, 0)
+		p.checkResults(p.takeAll(0, class("", l, 1, 3)), true, size-4)
+		p.checkResults(p.takeAll(0, class("", l, size-3, 3)), false, size-4)
+		p.checkResults(p.takeAll(0, class("", l, size-4, 3)), true, 0)
 		for range 10 { // the store may refuse some charges from memory
-			p.wants(p.all(0, class("", l, 1, 3)), false, 0)
+			p.checkResults(p.takeAll(0, class("", l, 1, 3)), false, 0)
 		}
-		p.wants(p.one("", l, 1), true, 2)
-		p.wants(p.all(0, class("", l, 1, 2)), false, 0)
-		p.wants(p.all(0, class("", l, 1, 1)), true, 0)
-		p.wants(p.one("", l, 1), true, 0)
-		p.wants(p.all(0, class("", l, 0, 3)), true, 0)
-		p.wants(p.all(0, class("", l, -5, 3)), true, 2)
+		p.checkResults(p.takeOne("", l, 1), true, 2)
+		p.checkResults(p.takeAll(0, class("", l, 1, 2)), false, 0)
+		p.checkResults(p.takeAll(0, class("", l, 1, 1)), true, 0)
+		p.checkResults(p.takeOne("", l, 1), true, 0)
+		p.checkResults(p.takeAll(0, class("", l, 0, 3)), true, 0)
+		p.checkResults(p.takeAll(0, class("", l, -5, 3)), true, 2)
 		p.take(&quota.Transaction{Charges: []quota.Charge{class("", l, 1, 5)}, Mode: quota.ModeForce})
-		p.wants(p.one("", l, 0), true, 4)
+		p.checkResults(p.takeOne("", l, 0), true, 4)
 
-		never := p.all(0, class("new", l, 1, size))
-		p.wants(never, false, 0)
+		never := p.takeAll(0, class("new", l, 1, size))
+		p.checkResults(never, false, 0)
 		if got := never.RetryAfter(); got != quota.Never {
 			p.Errorf("got RetryAfter %v, want Never, for %s", got, describe(never))
 		}
@@ -172,8 +172,8 @@ func headroom(p *replay) {
 			p.Errorf("got Granted %d, want %d, for %s", most.Granted, size-3, describe(most))
 		}
 		one := algorithms.FixedWindow(1, 1000*time.Hour).Named("one " + l.Algorithm.Name())
-		p.wants(p.all(0, class("several", l, 1, 3), p.charge("several", one, 1)), true, size-4, 0)
-		p.wants(p.all(0, class("several", l, 1, 3), class("several", one, 1, 1)), false, size-4, 0)
+		p.checkResults(p.takeAll(0, class("several", l, 1, 3), p.charge("several", one, 1)), true, size-4, 0)
+		p.checkResults(p.takeAll(0, class("several", l, 1, 3), class("several", one, 1, 1)), false, size-4, 0)
 	}
 }
 
@@ -202,9 +202,9 @@ func badModes(p *replay) {
 		if bad.Charges == nil {
 			bad.Charges = []quota.Charge{p.charge("", three, 1)}
 		}
-		p.fails(p.Context(), &bad)
+		p.takeError(p.Context(), &bad)
 	}
-	p.wants(p.one("", three, 0), true, 3)
+	p.checkResults(p.takeOne("", three, 0), true, 3)
 }
 
 // force: ModeForce spends charges that do not fit, under every limit. The key is then refused
@@ -214,53 +214,53 @@ func force(p *replay) {
 		p.Helper()
 		tx := &quota.Transaction{Charges: charges, Mode: quota.ModeForce}
 		p.take(tx)
-		p.wants(tx, true)
+		p.checkResults(tx, true)
 		return tx
 	}
 	for _, l := range limits(5, time.Hour) {
 		forced(p.charge("", l, 3))
-		p.wants(forced(p.charge("", l, 4), p.charge("", one, 1)), true, max(0, l.Capacity()-7), 0)
-		p.wants(p.one("", l, 3), false)
-		p.wants(forced(p.charge("", l, 100), p.charge("", one, 0)), true, 0, 0)
+		p.checkResults(forced(p.charge("", l, 4), p.charge("", one, 1)), true, max(0, l.Capacity()-7), 0)
+		p.checkResults(p.takeOne("", l, 3), false)
+		p.checkResults(forced(p.charge("", l, 100), p.charge("", one, 0)), true, 0, 0)
 		forced(p.charge("", l, math.MaxInt64))
 		forced(p.charge("", l, math.MaxInt64))
-		p.wants(p.one("", l, 1), false, 0)
+		p.checkResults(p.takeOne("", l, 1), false, 0)
 		p.run += "."
 	}
 	// A debt drains at the rate of the current limit, and refunds reduce the debt.
 	raised := algorithms.GCRA(300, time.Hour).Named("three")
-	first := p.one("debt", three, 2).Decisions[0].At
+	first := p.takeOne("debt", three, 2).Decisions[0].At
 	forced(p.charge("debt", three, 50))
-	p.wants(p.one("debt", raised, 1), true)
-	p.wants(p.one("debt", three, 1), false, 0)
+	p.checkResults(p.takeOne("debt", raised, 1), true)
+	p.checkResults(p.takeOne("debt", three, 1), false, 0)
 	back := p.charge("debt", three, -2)
 	back.Spent = first
 	p.take(&quota.Transaction{Charges: []quota.Charge{back}})
-	p.one("debt", three, -50)
-	p.wants(p.one("debt", three, 1), true)
+	p.takeOne("debt", three, -50)
+	p.checkResults(p.takeOne("debt", three, 1), true)
 	forced(p.charge("debt", three, 50))
-	p.wants(p.one("debt", three, -quota.MaxTicks), true, 3)
+	p.checkResults(p.takeOne("debt", three, -quota.MaxTicks), true, 3)
 	// A forced charge does not change reserved slots.
-	p.one("slot", three, 3)
-	p.all(time.Hour, p.charge("slot", three, 1))
+	p.takeOne("slot", three, 3)
+	p.takeAll(time.Hour, p.charge("slot", three, 1))
 	forced(p.charge("slot", three, 2))
-	p.all(9*time.Hour, p.charge("slot", three, 1))
+	p.takeAll(9*time.Hour, p.charge("slot", three, 1))
 }
 
 // refund: a negative cost refunds units, but never leaves more than the quota.
 func refund(p *replay) {
 	for _, l := range []quota.Limit{three, algorithms.SlidingLog(3, time.Hour), algorithms.AnchoredWindow(3, time.Hour)} {
-		p.wants(p.one("", l, -1), true, 3) // a new key stays full
-		p.wants(p.one("", l, 3), true, 0)
-		p.wants(p.one("", l, -2), true, 2)
-		p.wants(p.one("", l, 2), true, 0)
-		p.wants(p.one("", l, 1), false, 0)
-		p.wants(p.one("", l, -5), true, 3)
-		p.wants(p.one("", l, 3), true, 0)
+		p.checkResults(p.takeOne("", l, -1), true, 3) // a new key stays full
+		p.checkResults(p.takeOne("", l, 3), true, 0)
+		p.checkResults(p.takeOne("", l, -2), true, 2)
+		p.checkResults(p.takeOne("", l, 2), true, 0)
+		p.checkResults(p.takeOne("", l, 1), false, 0)
+		p.checkResults(p.takeOne("", l, -5), true, 3)
+		p.checkResults(p.takeOne("", l, 3), true, 0)
 	}
 	// If another charge is refused, nothing is refunded.
-	p.wants(p.all(0, p.charge("", three, -1), p.charge("full", one, 2)), false, 0, 1)
-	p.wants(p.one("", three, 0), true, 0)
+	p.checkResults(p.takeAll(0, p.charge("", three, -1), p.charge("full", one, 2)), false, 0, 1)
+	p.checkResults(p.takeOne("", three, 0), true, 0)
 }
 
 // spent: a charge with Spent refunds units that were spent at the given instant, and no others.
@@ -269,7 +269,7 @@ func spent(p *replay) {
 		var at [2][2]int64 // by round and key: when the units were spent
 		for i := range at {
 			for j, key := range []string{"a", "b"} {
-				at[i][j] = p.one(key, l, 2).Decisions[0].At
+				at[i][j] = p.takeOne(key, l, 2).Decisions[0].At
 				time.Sleep(1500 * time.Microsecond)
 			}
 		}
@@ -279,18 +279,18 @@ func spent(p *replay) {
 				back.Charges[j].Spent = at[i][j]
 			}
 			p.take(&back)
-			p.all(0, p.charge("a", l, 0), p.charge("b", l, 0))
+			p.takeAll(0, p.charge("a", l, 0), p.charge("b", l, 0))
 		}
 	}
 	// Two limits of one key, each with a different instant.
 	one, two := algorithms.SlidingLog(9, time.Hour).Named("one"), algorithms.SlidingLog(9, time.Hour).Named("two")
-	first := p.all(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
+	first := p.takeAll(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
 	time.Sleep(1500 * time.Microsecond)
-	second := p.all(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
+	second := p.takeAll(0, p.charge("", one, 1), p.charge("", two, 1)).Decisions[0].At
 	back := quota.Transaction{Charges: []quota.Charge{p.charge("", one, -1), p.charge("", two, -1)}}
 	back.Charges[0].Spent, back.Charges[1].Spent = first, second
 	p.take(&back)
-	p.all(0, p.charge("", one, 8), p.charge("", two, 9))
+	p.takeAll(0, p.charge("", one, 8), p.charge("", two, 9))
 }
 
 // forget: ModeForget drops the states of the charges, whatever they contain, and no other
@@ -304,8 +304,8 @@ func forget(p *replay) {
 	for i, l := range all {
 		spend := func(key string) {
 			for _, l := range all {
-				p.one(key, l, 3)
-				p.all(100*time.Hour, p.charge(key, l, 2)) // a reservation
+				p.takeOne(key, l, 3)
+				p.takeAll(100*time.Hour, p.charge(key, l, 2)) // a reservation
 			}
 		}
 		spend("a")
@@ -315,12 +315,12 @@ func forget(p *replay) {
 		p.take(forgotten)
 		p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("new", l, 0)}, Mode: quota.ModeForget})
 		for j, other := range all {
-			d := p.one("a", other, 0).Decisions[0]
+			d := p.takeOne("a", other, 0).Decisions[0]
 			if isNew := d.ResetAfter == 0; isNew != (j == i || j == (i+3)%len(all)) {
 				p.Errorf("%v forgotten: got %+v of %v", l, d, other)
 			}
-			p.one("b", other, 0)
-			p.one("a", other, 1)
+			p.takeOne("b", other, 0)
+			p.takeOne("a", other, 1)
 		}
 		p.run += "."
 	}
@@ -329,9 +329,9 @@ func forget(p *replay) {
 	for i, l := range all {
 		charges = append(charges, p.charge([]string{"a", "b"}[i%2], l, 2))
 	}
-	p.all(0, charges...)
+	p.takeAll(0, charges...)
 	p.take(&quota.Transaction{Charges: charges, Mode: quota.ModeForget})
-	for _, d := range p.all(0, charges...).Decisions {
+	for _, d := range p.takeAll(0, charges...).Decisions {
 		if !d.Allowed {
 			p.Errorf("all forgotten: got %+v", d)
 		}

@@ -35,7 +35,7 @@ func each(p *replay) {
 	if errs := batcher.TakeEach(gone, ts); len(errs) != 1 || !errors.Is(errs[0], context.Canceled) {
 		p.Errorf("TakeEach, canceled: got errors %v, want one, %q", errs, context.Canceled)
 	}
-	p.wants(p.one("gone", three, 0), true, 3)
+	p.checkResults(p.takeOne("gone", three, 0), true, 3)
 }
 
 // anyBatch returns random transactions with one or two charges each. Successive transactions may be

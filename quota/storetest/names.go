@@ -27,8 +27,8 @@ func names(p *replay) {
 	for _, s := range odd {
 		if unprintable(s) { // header fields and logs cannot contain such a name, so Take returns an error
 			for _, c := range []quota.Charge{{Rule: s, Key: p.run, Limit: all}, {Rule: p.run, Key: p.run, Limit: all.Named(s)}} {
-				p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{c}})
-				p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("good", all, 1), c}})
+				p.takeError(p.Context(), &quota.Transaction{Charges: []quota.Charge{c}})
+				p.takeError(p.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("good", all, 1), c}})
 			}
 		}
 	}
@@ -58,21 +58,21 @@ func names(p *replay) {
 			unlike = append(unlike, c)
 		}
 	}
-	p.all(0, p.charge("stored", all, 3))
-	p.wants(p.all(0, p.charge("stored", all.Named("1h"), 2), p.charge("stored", algorithms.GCRA(1000, time.Minute), 1)), true, 995, 999)
-	p.wants(p.one("stored", all, 0), true, 995)
+	p.takeAll(0, p.charge("stored", all, 3))
+	p.checkResults(p.takeAll(0, p.charge("stored", all.Named("1h"), 2), p.charge("stored", algorithms.GCRA(1000, time.Minute), 1)), true, 995, 999)
+	p.checkResults(p.takeOne("stored", all, 0), true, 995)
 	// Each charge has a different cost, so that the test notices if a charge uses the state of
 	// another one.
 	for i, c := range unlike {
 		c.Cost = int64(1 + i)
-		p.all(0, c)
+		p.takeAll(0, c)
 	}
 	for _, c := range unlike {
-		p.all(0, c)
+		p.takeAll(0, c)
 	}
 	for len(unlike) > 0 {
 		n := min(7, len(unlike))
-		p.all(0, unlike[:n]...)
+		p.takeAll(0, unlike[:n]...)
 		unlike = unlike[n:]
 	}
 }
@@ -84,16 +84,16 @@ func longNames(p *replay) {
 	long := p.run + strings.Repeat("x", size)
 	for i, key := range []string{long, long + "y", long[:size], "y" + long, p.run, long + "\x00"} {
 		name := strings.ReplaceAll(key, "\x00", " ")
-		p.all(0, quota.Charge{Rule: "storetest", Key: key, Limit: three, Cost: int64(i % 4)})
-		p.all(0, quota.Charge{Rule: name, Key: "storetest", Limit: three, Cost: int64((i + 1) % 4)})
-		p.all(0, quota.Charge{Rule: name, Key: key, Limit: three.Named(name), Cost: int64((i + 2) % 4)})
+		p.takeAll(0, quota.Charge{Rule: "storetest", Key: key, Limit: three, Cost: int64(i % 4)})
+		p.takeAll(0, quota.Charge{Rule: name, Key: "storetest", Limit: three, Cost: int64((i + 1) % 4)})
+		p.takeAll(0, quota.Charge{Rule: name, Key: key, Limit: three.Named(name), Cost: int64((i + 2) % 4)})
 	}
 	whole := quota.Charge{Rule: "storetest", Key: long, Limit: three}
-	p.wants(p.all(0, whole), true, 3)
+	p.checkResults(p.takeAll(0, whole), true, 3)
 	stored := whole
 	stored.Key, stored.Cost = whole.StoredKey(), 2
-	p.all(0, stored)
-	p.wants(p.all(0, whole), true, 1)
+	p.takeAll(0, stored)
+	p.checkResults(p.takeAll(0, whole), true, 1)
 }
 
 // keyMemory: the caller may overwrite the memory of a key after Take.
@@ -103,12 +103,12 @@ func keyMemory(p *replay) {
 	key := unsafe.String(&b[0], len(b))
 	for _, l := range []quota.Limit{three, algorithms.SlidingLog(3, time.Hour)} {
 		copy(b, text)
-		p.wants(p.all(0, quota.Charge{Rule: "storetest", Key: key, Limit: l, Cost: 2}), true, 1)
+		p.checkResults(p.takeAll(0, quota.Charge{Rule: "storetest", Key: key, Limit: l, Cost: 2}), true, 1)
 		for i := range b {
 			b[i] = 'z'
 		}
-		p.wants(p.all(0, quota.Charge{Rule: "storetest", Key: text, Limit: l, Cost: 0}), true, 1)
+		p.checkResults(p.takeAll(0, quota.Charge{Rule: "storetest", Key: text, Limit: l, Cost: 0}), true, 1)
 		b[0] = text[0]
-		p.all(0, quota.Charge{Rule: "storetest", Key: strings.Clone(key), Limit: l, Cost: 0})
+		p.takeAll(0, quota.Charge{Rule: "storetest", Key: strings.Clone(key), Limit: l, Cost: 0})
 	}
 }

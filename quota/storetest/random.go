@@ -91,17 +91,17 @@ func (p *replay) lastUnit(limits []quota.Limit) {
 	for _, l := range limits {
 		for _, cost := range []int64{1, l.Capacity()} {
 			p.run += "."
-			p.one("", wait, 1)
-			p.one("", l, -1)
-			reserved := p.all(time.Hour, p.charge("", l, cost), p.charge("", wait, 1))
-			p.one("", l, 0)
-			p.one("", l, 1)
+			p.takeOne("", wait, 1)
+			p.takeOne("", l, -1)
+			reserved := p.takeAll(time.Hour, p.charge("", l, cost), p.charge("", wait, 1))
+			p.takeOne("", l, 0)
+			p.takeOne("", l, 1)
 			if reserved.Allowed() {
 				p.cancel(reserved)
 			}
-			p.one("", l, 0)
-			p.one("", l, cost)
-			p.one("", l, 0)
+			p.takeOne("", l, 0)
+			p.takeOne("", l, cost)
+			p.takeOne("", l, 0)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func everyAlgorithm(p *replay) {
 		for _, l := range limits(3, period) {
 			l = l.Named(fmt.Sprint(period.Microseconds()))
 			for _, cost := range []int64{1, 1, 0, 2, 1, 1, 1, -1, 1, 1, 0, -9, 3, 1} {
-				p.one("", l, cost)
+				p.takeOne("", l, cost)
 				if period < time.Second && cost == 2 {
 					time.Sleep(2100 * time.Microsecond)
 				}
@@ -223,7 +223,7 @@ func bounds(p *replay) {
 		l.Name = fmt.Sprint(i)
 		for _, within := range []time.Duration{0, time.Hour} {
 			for _, cost := range costs {
-				p.all(within, p.charge(fmt.Sprint(within), l, cost))
+				p.takeAll(within, p.charge(fmt.Sprint(within), l, cost))
 			}
 		}
 	}
@@ -266,7 +266,7 @@ func reset(p *replay) {
 		size := max(l.Burst, l.Quota)
 		var d quota.Decision
 		for range 100 { // several times, because a window may end between two calls
-			tx := p.one("", l, size)
+			tx := p.takeOne("", l, size)
 			if d = tx.Decisions[0]; !d.Allowed {
 				break
 			}
@@ -276,12 +276,12 @@ func reset(p *replay) {
 		}
 		// The clock of another machine may run a little slower.
 		time.Sleep(d.RetryAfter + time.Millisecond)
-		tx := p.one("", l, size)
+		tx := p.takeOne("", l, size)
 		if !tx.Decisions[0].Allowed {
 			p.Errorf("%v: got a refusal after RetryAfter %v and a millisecond, want none", l, d.RetryAfter)
 		}
 		time.Sleep(tx.Decisions[0].ResetAfter + time.Millisecond)
-		if got := p.one("", l, 0).Decisions[0]; got != (quota.Decision{Allowed: true, FellBack: got.FellBack, Remaining: size, At: got.At}) {
+		if got := p.takeOne("", l, 0).Decisions[0]; got != (quota.Decision{Allowed: true, FellBack: got.FellBack, Remaining: size, At: got.At}) {
 			p.Errorf("%v after ResetAfter: got %+v, want %d remaining and nothing to wait for", l, got, size)
 		}
 	}

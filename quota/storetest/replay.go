@@ -46,15 +46,14 @@ func (r *replay) charge(key string, l quota.Limit, cost int64) quota.Charge {
 	return quota.Charge{Rule: "storetest", Key: r.run + key, Limit: l, Cost: cost}
 }
 
-// The method one evaluates a single charge that does not wait.
-func (r *replay) one(key string, l quota.Limit, cost int64) *quota.Transaction {
+// takeOne evaluates a single charge that does not wait.
+func (r *replay) takeOne(key string, l quota.Limit, cost int64) *quota.Transaction {
 	r.Helper()
-	return r.all(0, r.charge(key, l, cost))
+	return r.takeAll(0, r.charge(key, l, cost))
 }
 
-// The method all evaluates charges in one transaction, which may wait for up to the argument
-// within.
-func (r *replay) all(within time.Duration, charges ...quota.Charge) *quota.Transaction {
+// takeAll evaluates charges in one transaction, which may wait for up to the given duration.
+func (r *replay) takeAll(within time.Duration, charges ...quota.Charge) *quota.Transaction {
 	r.Helper()
 	t := &quota.Transaction{Charges: charges, Within: within}
 	r.take(t)
@@ -149,8 +148,8 @@ func (r *replay) compare(t, want *quota.Transaction, before []quota.State) {
 	}
 }
 
-// The method fails evaluates t, which must fail, and returns the error.
-func (r *replay) fails(ctx context.Context, t *quota.Transaction) error {
+// takeError evaluates t, which must fail, and returns the error.
+func (r *replay) takeError(ctx context.Context, t *quota.Transaction) error {
 	r.Helper()
 	err := r.store.Take(ctx, t)
 	if err == nil {
@@ -159,9 +158,9 @@ func (r *replay) fails(ctx context.Context, t *quota.Transaction) error {
 	return err
 }
 
-// The method wants checks those results of t that do not depend on time: whether all charges were
+// checkResults checks those results of t that do not depend on time: whether all charges were
 // spent, and how many units remain under each.
-func (r *replay) wants(t *quota.Transaction, allowed bool, remaining ...int64) {
+func (r *replay) checkResults(t *quota.Transaction, allowed bool, remaining ...int64) {
 	r.Helper()
 	if got := t.Allowed(); got != allowed {
 		r.Errorf("got Allowed %v, want %v, for %s", got, allowed, describe(t))

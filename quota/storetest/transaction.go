@@ -15,8 +15,8 @@ import (
 func noCharges(p *replay) {
 	tx := quota.Transaction{Result: quota.Result{Decisions: make([]quota.Decision, 3), Wait: time.Hour}}
 	p.take(&tx)
-	p.wants(&tx, true)
-	p.wants(p.all(time.Hour), true)
+	p.checkResults(&tx, true)
+	p.checkResults(p.takeAll(time.Hour), true)
 }
 
 // manyCharges: a transaction may have 40 charges, for one key or for many.
@@ -29,17 +29,17 @@ func manyCharges(p *replay) {
 		charges = append(charges, c)
 	}
 	for range 4 {
-		p.all(0, charges...)
+		p.takeAll(0, charges...)
 	}
-	p.all(24*time.Hour, charges...)
+	p.takeAll(24*time.Hour, charges...)
 	slices.Reverse(charges)
-	p.all(0, charges...)
+	p.takeAll(0, charges...)
 }
 
 // decisions: Take reuses the memory of Decisions if there is enough, and otherwise
 // allocates.
 func decisions(p *replay) {
-	p.one("first", three, 1)
+	p.takeOne("first", three, 1)
 	mine := make([]quota.Decision, 5)
 	for i := range mine {
 		mine[i] = quota.Decision{FellBack: true, Remaining: 99, RetryAfter: time.Hour}
@@ -75,12 +75,12 @@ func manyLimits(p *replay) {
 				charges = append(charges, p.charge(fmt.Sprint(n, k), limit, 1))
 			}
 			for range 3 {
-				p.all(0, charges...)
+				p.takeAll(0, charges...)
 			}
-			if got := p.all(0, charges...); got.Allowed() {
+			if got := p.takeAll(0, charges...); got.Allowed() {
 				p.Errorf("%d limits of kind %d: got a fourth unit admitted by a quota of 3", n, k)
 			}
-			p.all(time.Minute, charges...)
+			p.takeAll(time.Minute, charges...)
 		}
 	}
 }
@@ -94,11 +94,11 @@ func duplicate(p *replay) {
 	nameless.Limit.Name = ""
 	named.Limit.Name = nameless.Limit.Label()
 	for _, charges := range [][]quota.Charge{{a, a}, {b, a, again}, {a, b, b}, {nameless, named}, {named, a, nameless}} {
-		if err := p.fails(p.Context(), &quota.Transaction{Charges: charges}); !errors.Is(err, quota.ErrDuplicate) {
+		if err := p.takeError(p.Context(), &quota.Transaction{Charges: charges}); !errors.Is(err, quota.ErrDuplicate) {
 			p.Errorf("got error %q, want %q", err, quota.ErrDuplicate)
 		}
 	}
-	p.wants(p.all(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
+	p.checkResults(p.takeAll(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
 	// Charges with different rules, limit names or algorithms are not duplicates.
 	other, algorithm := a, a
 	named = a
@@ -106,9 +106,9 @@ func duplicate(p *replay) {
 	named.Limit.Name = "other"
 	algorithm.Limit = algorithms.SlidingLog(3, time.Hour).Named(three.Name)
 	other.Cost, named.Cost, algorithm.Cost = 2, 3, 0
-	p.wants(p.all(0, a, other, named, algorithm), true, 2, 1, 0, 3)
+	p.checkResults(p.takeAll(0, a, other, named, algorithm), true, 2, 1, 0, 3)
 	a.Cost, other.Cost, named.Cost = 0, 0, 0
-	p.wants(p.all(0, algorithm, named, other, a), true, 3, 0, 1, 2)
+	p.checkResults(p.takeAll(0, algorithm, named, other, a), true, 3, 0, 1, 2)
 }
 
 // invalid: a limit that cannot be counted is an error, not a panic, and nothing is spent.
@@ -129,10 +129,10 @@ func invalid(p *replay) {
 	}
 	good := p.charge("good", three, 1)
 	for _, l := range bad {
-		p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("bad", l, 1)}})
-		p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{good, p.charge("bad", l, 0)}})
+		p.takeError(p.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("bad", l, 1)}})
+		p.takeError(p.Context(), &quota.Transaction{Charges: []quota.Charge{good, p.charge("bad", l, 0)}})
 	}
-	p.wants(p.one("good", three, 0), true, 3)
+	p.checkResults(p.takeOne("good", three, 0), true, 3)
 }
 
 // canceled: if the context is already done, Take returns the context's error and spends nothing.
@@ -145,11 +145,11 @@ func canceled(p *replay) {
 		for _, charges := range [][]quota.Charge{
 			{p.charge("a", three, 1)}, {p.charge("a", three, 1), p.charge("b", three, 1)},
 		} {
-			if err := p.fails(ctx, &quota.Transaction{Charges: charges}); !errors.Is(err, ctx.Err()) {
+			if err := p.takeError(ctx, &quota.Transaction{Charges: charges}); !errors.Is(err, ctx.Err()) {
 				p.Errorf("got error %q, want %q", err, ctx.Err())
 			}
 		}
 	}
-	p.wants(p.one("a", three, 0), true, 3)
-	p.wants(p.one("b", three, 0), true, 3)
+	p.checkResults(p.takeOne("a", three, 0), true, 3)
+	p.checkResults(p.takeOne("b", three, 0), true, 3)
 }

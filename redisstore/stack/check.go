@@ -18,9 +18,9 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// The variable probed contains a limit for each algorithm that Redis must support. A probe replaces
-// the numbers of the limits.
-var probed = func() []quota.Limit {
+// probeLimits contains a limit for each algorithm that Redis must support. A probe replaces the
+// numbers of the limits.
+var probeLimits = func() []quota.Limit {
 	limits := []quota.Limit{algorithms.Calendar(1, algorithms.Day, nil)}
 	for _, name := range algorithms.Names() {
 		limits = append(limits, quota.Limit{Algorithm: algorithms.ByName(name), Quota: 1, Period: time.Microsecond})
@@ -58,7 +58,7 @@ type checker struct {
 
 // Probe immediately checks whether Redis is usable with every algorithm in package algorithms. See
 // redisstore.Store.Probe.
-func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probed...) }
+func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probeLimits...) }
 
 // CheckSettings logs settings of a usable Redis that are unsuitable for the store: a
 // maxmemory-policy that evicts keys that are being limited, and a missing permission to track keys.
@@ -115,13 +115,13 @@ func (c *checker) check() {
 // run repeats the check until Redis is usable.
 func (c *checker) run() {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		err := c.probe(c.ctx, probed...)
+		err := c.probe(c.ctx, probeLimits...)
 		if c.ctx.Err() != nil || errors.Is(err, redis.ErrClosed) {
 			return
 		}
 		c.err.Store(&err)
 		if err == nil {
-			c.outages.passed()
+			c.outages.recordPassed()
 			c.checkEviction(c.ctx, c.outages.logger)
 			c.checkTracking(c.ctx, c.outages.logger)
 			return

@@ -115,8 +115,8 @@ func (o *outages) end() {
 	}
 }
 
-// The method passed records that Redis has passed a check, which includes writes.
-func (o *outages) passed() {
+// recordPassed records that Redis has passed a check, which includes writes.
+func (o *outages) recordPassed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.over()

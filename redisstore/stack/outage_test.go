@@ -67,8 +67,8 @@ func TestOutageKinds(t *testing.T) {
 				t.Errorf("got %d of %d lines with %s:\n%s", got, test.lines, test.want, log)
 			}
 			o.end() // has no effect while Redis refuses writes
-			o.passed()
-			o.passed()
+			o.recordPassed()
+			o.recordPassed()
 			if got := strings.Count(log.String(), `level=INFO msg="stack: use of Redis continues" after=2m30s`); got != 1 {
 				t.Errorf("got %d lines about the end, want 1:\n%s", got, log)
 			}

@@ -30,7 +30,7 @@ func (q *Queue) start(now time.Time) {
 		q.gathered(b) // another goroutine replaces the one that gathers for b, which returns when it is next scheduled
 		q.runners--
 	}
-	if q.mayCall() && q.runners < q.calls(now) {
+	if q.mayCall() && q.runners < q.maxCalls(now) {
 		if q.runners == 0 {
 			q.answered, q.lostThen = now, q.lost
 		}
@@ -84,7 +84,7 @@ func (q *Queue) fill(b *batch) bool {
 	}
 	q.gathered(b)
 	now := q.now()
-	if q.mayCall() && q.runners <= q.calls(now) {
+	if q.mayCall() && q.runners <= q.maxCalls(now) {
 		q.take(b, now)
 	}
 	if len(b.requests) == 0 {
@@ -96,14 +96,14 @@ func (q *Queue) fill(b *batch) bool {
 
 func (q *Queue) take(b *batch, now time.Time) {
 	room := min(maxBatch, int(q.window)-q.inFlight) // the first request is sent even if there is no room
-	if q.calls(now) >= MaxCalls/2 && float64(q.inFlight+q.queued) < q.window {
+	if q.maxCalls(now) >= MaxCalls/2 && float64(q.inFlight+q.queued) < q.window {
 		room = min(room, (q.queued+1)/2) // smaller calls are answered sooner
 	}
 	for len(q.waiting) > 0 && (len(b.requests) == 0 || len(b.cmds)+len(q.waiting[0].cmds) <= room) {
 		a := q.pop()
 		switch {
 		case a.over.Load():
-		case q.late(a, 0, now):
+		case q.isLate(a, 0, now):
 			a.finish(q.surplus())
 		default:
 			b.requests, b.cmds = append(b.requests, a), append(b.cmds, a.cmds...)
@@ -180,7 +180,7 @@ func (q *Queue) run(b *batch) {
 			b.finish(f)
 		}
 		q.learn(b, took, now, err)
-		if q.mayCall() && q.runners <= q.calls(now) {
+		if q.mayCall() && q.runners <= q.maxCalls(now) {
 			b = q.gather(now)
 		} else {
 			b = nil

@@ -29,7 +29,7 @@ func LeftOf(ctx context.Context) time.Duration { return time.Duration(ctx.(*budg
 
 // spend records how much of the budget ctx was left after a round trip. If several round trips were
 // concurrent, only the longest counts.
-func spend(ctx context.Context, left time.Duration) {
+func spendBudget(ctx context.Context, left time.Duration) {
 	b := ctx.(*budget)
 	for old := b.ns.Load(); int64(left) < old && !b.ns.CompareAndSwap(old, int64(left)); old = b.ns.Load() {
 	}
@@ -40,7 +40,7 @@ func spend(ctx context.Context, left time.Duration) {
 // client to an error, because a panic in that goroutine would end the process.
 func Await(ctx context.Context, f func(ctx context.Context) error) error {
 	begin, left := time.Now(), LeftOf(ctx)
-	defer func(b context.Context) { spend(b, left-time.Since(begin)) }(ctx)
+	defer func(b context.Context) { spendBudget(b, left-time.Since(begin)) }(ctx)
 	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrTimeout)
 	defer cancel()
 	done := make(chan error, 1)

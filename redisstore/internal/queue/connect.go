@@ -21,7 +21,7 @@ type connections struct {
 // it is too early for another attempt (see redialAfter and retryAfter), connect does nothing.
 func (q *Queue) connect(now time.Time) {
 	switch {
-	case q.open+q.opening >= q.enough(now),
+	case q.open+q.opening >= q.maxConns(now),
 		q.opening > 0 && q.opening >= q.open && now.Sub(q.attempted) < redialAfter:
 		return
 	case q.open == 0 && now.Sub(q.failed) < retryAfter:

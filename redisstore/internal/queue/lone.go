@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// The method alone returns a batch with the commands if the caller may send them itself, which
-// saves two goroutine switches, and otherwise nil. The caller may send the commands if there have
-// been no other callers for a while, and if Redis is fast and has answered within the last second.
-// In addition, neither the client nor the caller's context may end the call before the budget is
-// used up.
-func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
+// loneBatch returns a batch with the commands if the caller may send them itself, which saves two
+// goroutine switches, and otherwise nil. The caller may send the commands if there have been no
+// other callers for a while, and if Redis is fast and has answered within the last second. In
+// addition, neither the client nor the caller's context may end the call before the budget is used
+// up.
+func (q *Queue) loneBatch(ctx context.Context, cmds []Cmd) *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.runners > 0 || q.queued > 0 {
@@ -41,7 +41,7 @@ func (q *Queue) direct(ctx context.Context, b *batch, left time.Duration) error 
 	defer cancel()
 	err := q.sendSafely(sending, b.cmds)
 	took := time.Since(b.sent)
-	spend(ctx, left-took)
+	spendBudget(ctx, left-took)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()

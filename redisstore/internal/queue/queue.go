@@ -177,7 +177,7 @@ func (q *Queue) Do(ctx context.Context, cmds []Cmd) error {
 	if left <= 0 {
 		return ErrTimeout
 	}
-	if b := q.alone(ctx, cmds); b != nil {
+	if b := q.loneBatch(ctx, cmds); b != nil {
 		return q.direct(ctx, b, left)
 	}
 	a := &request{ctx: ctx, cmds: cmds, done: make(chan struct{}), must: cmds[0].Name() == "eval"}
@@ -191,7 +191,7 @@ func (q *Queue) Do(ctx context.Context, cmds []Cmd) error {
 		a.finish(ctx.Err())
 		<-a.done
 	}
-	spend(ctx, left-a.at.Sub(entered))
+	spendBudget(ctx, left-a.at.Sub(entered))
 	return a.err
 }
 
@@ -228,16 +228,16 @@ func (q *Queue) refuse(a *request, now time.Time) error {
 	switch {
 	case q.open == 0 && now.Sub(q.failed) < retryAfter:
 		return q.failure
-	case q.runners == 0 || q.runners < q.calls(now) && float64(q.inFlight) < q.window:
+	case q.runners == 0 || q.runners < q.maxCalls(now) && float64(q.inFlight) < q.window:
 		return nil
-	case q.silent(now):
+	case q.isSilent(now):
 		if q.fault == unknown && q.lost-q.lostThen > beat {
 			return quota.ErrBusy
 		}
 		return errStalled
 	}
-	rounds := float64(q.queued) / min(q.window, float64(q.calls(now)*maxBatch))
-	if q.late(a, rounds, now) {
+	rounds := float64(q.queued) / min(q.window, float64(q.maxCalls(now)*maxBatch))
+	if q.isLate(a, rounds, now) {
 		return q.surplus()
 	}
 	return nil
@@ -251,19 +251,18 @@ func (q *Queue) surplus() error {
 	return quota.ErrBusy
 }
 
-// The method silent reports whether Redis has not answered for a whole timeout and a new connection
-// cannot help soon.
-func (q *Queue) silent(now time.Time) bool {
+// isSilent reports whether Redis has not answered for a whole timeout and a new connection cannot
+// help soon.
+func (q *Queue) isSilent(now time.Time) bool {
 	late := q.opening > 0 && now.Sub(q.attempted) > q.timeout
 	stopped := q.fault == notHeard || q.fault == unknown && now.Sub(q.answered) > q.timeout
-	return stopped && (late || q.open+q.opening >= q.enough(now))
+	return stopped && (late || q.open+q.opening >= q.maxConns(now))
 }
 
-// The method late reports whether the answer to a request would be late if the request were sent
-// after the given number of rounds of calls. The estimate assumes that a call takes at most half of
-// the timeout, because the window shrinks while calls take longer, so that later calls take less
-// time.
-func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
+// isLate reports whether the answer to a request would be late if the request were sent after the
+// given number of rounds of calls. The estimate assumes that a call takes at most half of the
+// timeout, because the window shrinks while calls take longer, so that later calls take less time.
+func (q *Queue) isLate(a *request, rounds float64, now time.Time) bool {
 	left := a.end.Sub(now)
 	if end, ok := a.ctx.Deadline(); ok {
 		left = min(left, time.Until(end))
@@ -271,18 +270,18 @@ func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
 	return !a.must && time.Duration((rounds+1.25)*float64(min(q.service, q.timeout/2))) > left
 }
 
-// The method enough returns the maximum number of connections that the queue needs. For a near
-// Redis, a few suffice. However, if Redis has not answered for a while, the connections may be
-// dead, so the queue needs new ones.
-func (q *Queue) enough(now time.Time) int {
+// maxConns returns the maximum number of connections that the queue needs. For a near Redis, a few
+// suffice. However, if Redis has not answered for a while, the connections may be dead, so the
+// queue needs new ones.
+func (q *Queue) maxConns(now time.Time) int {
 	if q.quick < near && now.Sub(q.answered) < q.timeout/4 {
 		return min(q.most, nearCalls)
 	}
 	return q.most
 }
 
-// The method calls returns how many calls may be in flight.
-func (q *Queue) calls(now time.Time) int { return min(q.open, q.enough(now)) }
+// maxCalls returns how many calls may be in flight.
+func (q *Queue) maxCalls(now time.Time) int { return min(q.open, q.maxConns(now)) }
 
 // tick ends the requests whose time is over, and keeps the clock running while any requests are
 // left. The clock stops while the process is late, but not while Redis is silent.

@@ -864,7 +864,7 @@ func TestLone(t *testing.T) {
 				if c.may {
 					own = t.Context()
 				}
-				b := q.alone(WithBudget(own, q.timeout), make([]Cmd, 1))
+				b := q.loneBatch(WithBudget(own, q.timeout), make([]Cmd, 1))
 				if got := b != nil; got != c.want {
 					t.Errorf("got %v, want %v for whether the caller sends its commands itself", got, c.want)
 				}
