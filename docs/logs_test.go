@@ -95,7 +95,7 @@ var (
 )
 
 // programs has the prefixes of packages whose names readers of a log do not know.
-var programs = map[string]string{"main": "weir", "addr": "weir"}
+var programs = map[string]string{"main": "weir", "addr": "weir", "outbound": "weir"}
 
 // A wrapper is a function that logs a message which it gets as an argument, after a prefix.
 type wrapper struct {

@@ -5,7 +5,10 @@ package outbound
 import (
 	"context"
 	"io"
+	"log/slog"
 	"time"
+
+	"github.com/seed83679106/weir/internal/safe"
 )
 
 // maxDrain is the longest time for which a response is read only to use its connection
@@ -17,7 +20,11 @@ const maxDrain = time.Second
 // byte loses the connection. net/http permits closing a body during a read. This file can be
 // deleted when the go line of go.mod says 1.27.
 func CloseUnread(ctx context.Context, body io.ReadCloser, d time.Duration) {
-	giveUp := func() { body.Close() }
+	giveUp := func() { // on a goroutine, where a panic of Settle would end the process
+		if panicked, err := safe.Call("Settle panicked", body.Close); panicked {
+			slog.ErrorContext(ctx, "weir: request not settled", "err", err)
+		}
+	}
 	timer := time.AfterFunc(min(d, maxDrain), giveUp)
 	defer timer.Stop()
 	defer context.AfterFunc(ctx, giveUp)()
