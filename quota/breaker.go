@@ -58,8 +58,8 @@ const moment = 25 * time.Millisecond // failures within this time count as one
 //
 // If the wrapped store has several servers (see optional.Server), such as the masters of a Redis
 // Cluster, each has its own breaker, so keys on healthy servers are not affected. If an open
-// breaker receives no calls for a minute, or that of several servers for o.Cooldown, it closes the
-// next time that another server answers a call.
+// breaker receives no calls for a minute, it closes the next time that another server answers a
+// call. The breaker of several servers also closes when each of them has answered a separate call.
 //
 // An open breaker makes no decisions, so a Limiter allows all requests by default (see
 // weir.Options.OnError). To have a second store make the decisions instead, use Fallback.
@@ -114,8 +114,9 @@ type BreakerStore struct {
 
 // A circuit is the circuit breaker for one server.
 type circuit struct {
-	server string
-	phase  atomic.Pointer[phase]
+	server   string
+	phase    atomic.Pointer[phase]
+	answered atomic.Int64 // when the server last answered while a circuit was open, in ns since 1970
 }
 
 // circuit returns the circuit for the server that evaluates t.
@@ -201,6 +202,7 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 			p.failures.Store(0)
 		}
 		if b.servers != nil && b.open.Load() > 0 {
+			c.answered.Store(time.Now().UnixNano())
 			b.closeUnused(ctx)
 		}
 	case isFailure(ctx, t, err) && p.failed(known) >= int64(b.o.Failures) && !p.forgotten:
@@ -285,16 +287,26 @@ func (b *BreakerStore) closeUnused(ctx context.Context) {
 		return
 	}
 	look := func(c *circuit) {
-		after := unused
-		if strings.Contains(c.server, " ") { // several servers; package stack divides their calls while a circuit is open
-			after = b.o.Cooldown
-		}
-		if p := c.phase.Load(); p.err != nil && now.Sub(p.until) > after && p.probing.CompareAndSwap(false, true) {
+		p := c.phase.Load()
+		if p.err != nil && (now.Sub(p.until) > unused || b.haveAnswered(c.server, p.until.Add(-b.o.Cooldown))) && p.probing.CompareAndSwap(false, true) {
 			b.closeCircuit(ctx, c, p, &phase{})
 		}
 	}
 	look(&b.whole)
 	b.parts.Range(func(_, c any) bool { look(c.(*circuit)); return true })
+}
+
+// haveAnswered reports whether each of several servers has answered a separate call since their last
+// common call failed, at the given time. Package stack divides the calls for several servers while a
+// circuit is open, so they would get no probe.
+func (b *BreakerStore) haveAnswered(servers string, since time.Time) bool {
+	names := strings.Fields(servers)
+	for _, name := range names {
+		if c, ok := b.parts.Load(name); !ok || c.(*circuit).answered.Load() < since.UnixNano() {
+			return false
+		}
+	}
+	return len(names) > 1
 }
 
 // newOpenPhase creates the error that rejected calls return, so that these do not allocate.

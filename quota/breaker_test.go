@@ -573,3 +573,33 @@ func TestBreakerServers(t *testing.T) {
 		}
 	})
 }
+
+// TestBreakerOfSeveralServers: the breaker of several servers, which get no probe together while package stack
+// divides their calls, closes when each of them has answered a call, and stays open as long as one has not.
+func TestBreakerOfSeveralServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &pairStore{memory(), map[string]bool{"a": true, "a b": true}}
+		b := quota.Breaker(s, quota.BreakerOptions{Failures: 2})
+		check := func(server string, want error, open bool) {
+			t.Helper()
+			tx := once(algorithms.GCRA(10, time.Second))
+			tx.Charges[0].Key = server
+			if err := b.Take(t.Context(), tx); !errors.Is(err, want) || b.Stats().Open != open {
+				t.Errorf("%s: got %v and open %v, want %v and open %v", server, err, b.Stats().Open, want, open)
+			}
+		}
+		check("a b", errDown, false)
+		time.Sleep(time.Second)
+		check("a b", errDown, true)
+		check("b", nil, true)
+		for range 5 {
+			time.Sleep(3 * time.Second)
+			check("c", nil, true)
+		}
+		check("a", errDown, true)
+		clear(s.down)
+		time.Sleep(time.Second)
+		check("a", nil, false)
+		check("a b", nil, false)
+	})
+}
