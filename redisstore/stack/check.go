@@ -238,9 +238,10 @@ func (m mirrored) Take(ctx context.Context, t *quota.Transaction) error {
 		}
 		c := t.Charges[i]
 		// A refused class or a large cost does not mean that nothing is left, units in flight would
-		// not be released here, and bans are not units.
+		// not be released here, and bans are not units. What package credit grants stays in Redis, or
+		// the key could spend it in both stores.
 		_, whole := c.Limit.Algorithm.(optional.Indivisible)
-		if refunds := t.Allowed() && c.Cost < 0 && c.Spent == 0; refunds || t.Mode == quota.ModeForget {
+		if refunds := t.Allowed() && c.Cost < 0 && c.Spent == 0 && !whole; refunds || t.Mode == quota.ModeForget {
 			_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: t.Mode})
 		} else if !d.Allowed && d.Remaining == 0 && c.Headroom == 0 && !c.Limit.InFlight() && !whole {
 			c.Cost = 1

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/credit"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -133,6 +134,29 @@ func TestMirrored(t *testing.T) {
 			}
 			if got, want := take(quota.ModeForget), test.limit.Capacity(); got != want {
 				t.Errorf("%s: got %d units in memory after ModeForget, want %d", test.name, got, want)
+			}
+		}
+	})
+}
+
+// TestGrantedOnce: units that package credit has granted and Redis has spent cannot be spent again in memory.
+func TestGrantedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := &away{Store: memstore.New(memstore.Options{})}
+		store := credit.New(processesOf(1, redis)[0], credit.Options{Rules: []string{"r"}})
+		c := quota.Charge{Rule: "r", Key: "ada", Limit: algorithms.FixedWindow(1, 24*time.Hour), Cost: 1}
+		weirtest.Take(t, store, 0, c)
+		if weirtest.Take(t, store, 0, c).Allowed() {
+			t.Fatal("got allowed, want a limit without units")
+		}
+		if err := credit.Grant(t.Context(), store, "r", "ada", 5, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		for i := range 10 {
+			redis.down.Store(i >= 5)
+			if got, want := weirtest.Take(t, store, 0, c).Allowed(), i < 5; got != want {
+				t.Errorf("request %d after 5 units were granted: got allowed %v, want %v", i, got, want)
 			}
 		}
 	})
