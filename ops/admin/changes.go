@@ -231,9 +231,6 @@ func (h *Handler) banning(ctx context.Context, t *target, f func() error) error 
 	if err != nil || !known {
 		return err
 	}
-	if after > 0 {
-		h.o.Bans.Observe(weir.Event{Key: t.Key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: after}})
-	}
 	end, endAfter := time.Now().Add(before), time.Now().Add(after)
 	switch {
 	case after > before:
@@ -397,7 +394,14 @@ func (h *Handler) ban(ctx context.Context, t *target) error {
 	if err := t.onlyKey(); err != nil {
 		return err
 	}
-	return h.banning(ctx, t, func() error { return t.ban(ctx, d) })
+	return h.banning(ctx, t, func() error {
+		err := t.ban(ctx, d)
+		// The list shows a ban that is in force in this process only, too, and a longer one that the key had.
+		if rest, _ := t.banned(ctx); rest > 0 {
+			h.o.Bans.Observe(weir.Event{Key: t.Key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: rest}})
+		}
+		return err
+	})
 }
 
 func (h *Handler) unban(ctx context.Context, t *target) error {

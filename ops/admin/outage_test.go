@@ -12,6 +12,7 @@ import (
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/watch"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -28,7 +29,7 @@ func TestChangeInOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log weirtest.Log
-	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Bans: watch.NewBans(10), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +40,10 @@ func TestChangeInOutage(t *testing.T) {
 	before := send(h, "GET", "/changes", "").Body.String()
 	down := errors.New("connection refused")
 	primary.err.Store(&down)
+	send(h, "POST", "/ban?rule=api&key=mallory", `{"seconds": 600}`)
+	if got := send(h, "GET", "/bans", "").Body.String(); !strings.Contains(got, `"key":"mallory"`) {
+		t.Errorf("got the bans %s, want that of this process", got)
+	}
 	for path, body := range map[string]string{
 		"/ban?rule=api&key=alice": `{"seconds": 600}`, "/unban?rule=api&key=alice": "", "/reset?rule=api&key=alice": "",
 		"/grant?rule=api&key=alice": `{"units": 5}`, "/undo?change=" + made.Header().Get("Weir-Change"): "",
@@ -51,8 +56,8 @@ func TestChangeInOutage(t *testing.T) {
 	if got := send(h, "GET", "/changes", "").Body.String(); got != before {
 		t.Errorf("changes that were not made are listed:\n%s", got)
 	}
-	if n := strings.Count(log.String(), "admin: change failed"); n != 5 {
-		t.Errorf("got %d lines for failed changes, want 5:\n%s", n, &log)
+	if n := strings.Count(log.String(), "admin: change failed"); n != 6 {
+		t.Errorf("got %d lines for failed changes, want 6:\n%s", n, &log)
 	}
 	primary.err.Store(nil)
 	if w := send(h, "POST", "/ban?rule=api&key=alice", `{"seconds": 600}`); w.Code != 200 {
