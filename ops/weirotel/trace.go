@@ -45,19 +45,10 @@ func Trace(tracer trace.Tracer, next weir.Store) weir.Store {
 	}
 	s := &store{tracer: tracer, next: next, attributes: trace.WithAttributes(attribute.String("weir.store",
 		fmt.Sprintf("%T", next)))}
-	payer, pays := next.(optional.Payer)
-	watcher, watches := next.(optional.Watcher)
-	announcer, announces := next.(optional.Announcer)
-	switch {
-	case pays:
+	if payer, ok := next.(optional.Payer); ok {
 		return &paying{s, payer}
-	case watches && announces: // a stack
-		return struct {
-			*store
-			optional.Watcher
-			optional.Announcer
-		}{s, watcher, announcer}
-	case watches:
+	}
+	if watcher, ok := next.(optional.Watcher); ok { // such as a stack
 		return struct {
 			*store
 			optional.Watcher
@@ -75,6 +66,13 @@ type store struct {
 
 // Stores returns the store whose calls are traced, for weirprom.New and package admin.
 func (s *store) Stores() []weir.Store { return []weir.Store{s.next} }
+
+// Announce implements optional.Announcer, for a store that is one, such as a stack.Store.
+func (s *store) Announce(rule string, limits []quota.Limit) {
+	if a, ok := s.next.(optional.Announcer); ok {
+		a.Announce(rule, limits)
+	}
+}
 
 // A paying store is an optional.Payer.
 type paying struct {

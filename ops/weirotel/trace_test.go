@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/regions"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/internal/tally"
@@ -494,9 +495,15 @@ func TestTraceOfStack(t *testing.T) {
 		t.Error("the store is no Watcher")
 	}
 	store = weirotel.Trace(tracer, quota.Hybrid(memory(), quota.HybridOptions{}))
-	_, announces := store.(optional.Announcer)
-	if _, watches := store.(optional.Watcher); !watches || announces {
-		t.Errorf("around Hybrid: watches %v, announces %v, want true and false", watches, announces)
+	if _, watches := store.(optional.Watcher); !watches {
+		t.Error("around Hybrid: the store is no Watcher")
+	}
+	central := memory()
+	store = weirotel.Trace(tracer, regions.New(within, central, regions.Options{Budget: "b", Region: "eu", Regions: 2}))
+	if a, ok := store.(optional.Announcer); !ok {
+		t.Error("around regions: the store is no Announcer")
+	} else if a.Announce("eu", nil); within.announced != "eu" {
+		t.Errorf("around regions: got %q announced, want eu", within.announced)
 	}
 	if _, watches := weirotel.Trace(tracer, memory()).(optional.Watcher); watches {
 		t.Error("a store in memory is a Watcher")
