@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/pem"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,8 +19,8 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// writeImage writes out/image, an OCI image layout for linux on each processor, with the same
-// content as the image that the Dockerfile of cmd/weir builds: the service, including the time
+// writeImage writes out/image, an OCI image layout for linux on each processor, and the same as one
+// file, out/weir-image.tar. The image has the same content as the image that the Dockerfile of cmd/weir builds: the service, including the time
 // zones, and the certificates of authorities. The image has no shell and runs as an unprivileged
 // user.
 func (r *release) writeImage() error {
@@ -37,8 +38,27 @@ func (r *release) writeImage() error {
 			Platform: &v1.Platform{OS: system, Architecture: processor},
 		}})
 	}
-	_, err := layout.Write(filepath.Join(r.out, "image"), index)
-	return err
+	dir := filepath.Join(r.out, "image")
+	if _, err := layout.Write(dir, index); err != nil {
+		return err
+	}
+	var files []file
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		files = append(files, file{name, 0o644, text})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	text, err := archive(files)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.out, "weir-image.tar"), text, 0o644)
 }
 
 func (r *release) image(platform string) (v1.Image, error) {

@@ -231,8 +231,16 @@ func testSums(t *testing.T, out string) {
 	if err != nil || string(sums) != string(other) {
 		t.Errorf("two runs made\n%s\nand\n%s (%v), want the same bytes", sums, other, err)
 	}
-	if n := strings.Count(string(sums), "\n"); n != 3 {
-		t.Errorf("SHA256SUMS has %d files, want a binary, its bill of materials and the licences\n%s", n, sums)
+	if n := strings.Count(string(sums), "\n"); n != 4 {
+		t.Errorf("SHA256SUMS has %d files, want a binary, its bill of materials, the image and the licences\n%s", n, sums)
+	}
+	binary := "weir-linux-" + runtime.GOARCH
+	bill, err := os.ReadFile(filepath.Join(out, binary+".cdx.json"))
+	if hash, _, ok := strings.Cut(string(sums), "  "+binary+"\n"); err != nil || !ok || !strings.Contains(string(bill), hash[len(hash)-64:]) {
+		t.Errorf("the bill of materials lacks the hash of its binary (%v):\n%s", err, bill)
+	}
+	if std := "pkg:golang/stdlib@" + strings.TrimPrefix(runtime.Version(), "go"); !strings.Contains(string(bill), std) {
+		t.Errorf("the bill of materials lacks %s:\n%s", std, bill)
 	}
 }
 
