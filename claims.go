@@ -83,9 +83,9 @@ type refusal struct {
 
 var noRefusal refusal
 
-// refuse refuses the request, and replaces an earlier refusal. The argument by is the rule that
-// refuses the request, and name is the rule's name. A nil rule means that the store failed or
-// reported a pause, or that a Policy was invalid.
+// refuse refuses the request, and replaces an earlier refusal. It is given the rule that refuses
+// the request and the rule's name. A nil rule means that the store failed or reported a pause, or
+// that a Policy was invalid.
 func (d *decision) refuse(reason Reason, name string, wait time.Duration, by *rule, key string) {
 	why := &d.refusal // field by field, because copying the whole struct takes 8 ns
 	why.Reason, why.Rule, why.RetryAfter, why.Limit, why.Status = reason, name, wait, "", by.statusOf(reason)
@@ -686,8 +686,8 @@ func (rule *rule) claim(d *decision) (p *policy, key string, leaves int8) {
 }
 
 // policyFor returns the policy of a request under a rule that has a Policy or ForKey function. The
-// argument ok is false if the request has no key. The policy of such a request matters only if it
-// allows or denies the request.
+// policy of a request without a key (if ok is false) matters only if it allows or denies the
+// request.
 func (rule *rule) policyFor(d *decision, key string, ok bool) *policy {
 	var ofKey, ofRequest Policy
 	if rule.ForKey != nil && ok {

@@ -38,8 +38,8 @@ var defaultWriter, _ = newWriter(0, nil)
 // writeHeaders writes a decision into the response fields, together with the decisions of outer
 // limiters on the same request, in the dialect of the outermost limiter. If no limit, or only
 // private limits, refused the request, the fields describe no limits, because the units left under
-// other limits would mislead the client. The argument lower has the same meaning as in
-// headers.Response.
+// other limits would mislead the client. If lower is true, the names of the fields are in lower
+// case.
 func (l *Limiter) writeHeaders(h http.Header, s *snapshot, at time.Time, lower bool) {
 	refused, w, dialect := s.why.Reason != 0, l.writer, s.front.o.Headers
 	if !refused && (len(s.claims) == 0 || dialect == headers.None) {
@@ -231,7 +231,7 @@ func Refuse(w http.ResponseWriter, r *http.Request) {
 //	weir.FromContext(r.Context()).RefuseJSON(w, r, map[string]string{"error": "rate_limited"})
 //
 // For clients of gRPC, gRPC-Web and Connect, which do not read such a body, RefuseJSON calls
-// Refuse. It also calls Refuse if the argument body cannot be marshaled.
+// Refuse. It also calls Refuse if body cannot be marshaled.
 func (a *Admission) RefuseJSON(w http.ResponseWriter, r *http.Request, body any) {
 	if ctx := a.Context(); ctx != nil {
 		a.WriteHeaders(w.Header())

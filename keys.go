@@ -83,9 +83,9 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
 }
 
-// ByIPPrefix is like [ByIP], but groups addresses into networks of the given sizes. The arguments
-// ipv4 and ipv6 are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A client that
-// owns a larger network gets a separate quota for each network of the given size that it contains.
+// ByIPPrefix is like [ByIP], but groups addresses into networks of the given sizes. The sizes are
+// prefix lengths in bits: 1 to 32 for IPv4, and 1 to 128 for IPv6. A client that owns a larger
+// network gets a separate quota for each network of the given size that it contains.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) KeyFunc {
 	size := addr.CheckedSizes("weir: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("weir: ByIPPrefix", addr.ForwardedFor, trusted)
@@ -469,7 +469,7 @@ func foldRune(r rune) rune {
 // encoded in 22 characters of URL-safe base64. Someone who can read the store therefore learns no
 // API keys, and cannot test guesses without the secret. The secret must have at least 16 bytes,
 // chosen at random. Processes that share a store need the same secret. If the secret changes, every
-// key's count starts again at 0. A request has no key if the function key returns none for it. If
+// key's count starts again at 0. A request has no key if the given function returns none for it. If
 // your server ignores the case of user names, pass a [Folded] key.
 func Hashed(secret []byte, key KeyFunc) KeyFunc {
 	if key == nil {

@@ -721,8 +721,8 @@ func (l *Limiter) admission(d *decision) (*Admission, *RefusedError) {
 	return a, &m.error
 }
 
-// answerRefusal calls OnLimited for a refused request, or writes a problem. The argument fresh is
-// true if the response has no header fields yet, except those about limits.
+// answerRefusal calls OnLimited for a refused request, or writes a problem. If the response has no
+// header fields yet, except those about limits, fresh is true.
 func (l *Limiter) answerRefusal(w http.ResponseWriter, r *http.Request, d *decision, fresh bool) {
 	if l.o.OnLimited == nil {
 		problem, violated := d.problem()

@@ -59,7 +59,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 // Unban lifts a key's ban under a rule and clears the key's strikes and earlier bans. The rule must
 // have a Penalty. Other processes may continue to enforce the ban for up to 10 seconds, but usually
 // notice within milliseconds if their store is an optional.Watcher, such as the store of package
-// stack. The result found is false if the store had no ban, strikes or earlier bans of the key, for
+// stack. Unban returns false if the store had no ban, strikes or earlier bans of the key, for
 // example because the key is misspelled, or because the rule uses Hashed and the caller passed a
 // name instead of the name's HashedKey. Like Ban, Unban may return quota.ErrFellBack.
 func (l *Limiter) Unban(ctx context.Context, rule, key string) (found bool, err error) {

@@ -534,8 +534,8 @@ func (rule *rule) limited(limits []Limit, base *policy) *policy {
 
 var policySeed = maphash.MakeSeed()
 
-// hashOf hashes limits and base, the policy that they replace. The result comparable is false if a
-// policy prepared from them cannot be found again by this hash.
+// hashOf hashes limits and base, the policy that they replace. It returns false if a policy
+// prepared from them cannot be found again by this hash.
 func hashOf(limits []Limit, base *policy) (hash uint64, comparable bool) {
 	if base != nil && base.of != nil && !base.kept {
 		return 0, false // base was prepared for this request

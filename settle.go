@@ -258,8 +258,8 @@ const (
 	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
 )
 
-// checkSettled is called at the end of each request, with the final cost. The argument reported
-// says whether the usage was reported.
+// checkSettled is called at the end of each request, with the final cost, and with true if the
+// usage was reported.
 func (rule *rule) checkSettled(cost int64, reported bool) {
 	switch unused := !reported && isChargeUsed(rule.Settle); {
 	case cost > 0 && !unused:
@@ -273,7 +273,7 @@ func (rule *rule) checkSettled(cost int64, reported bool) {
 }
 
 // settleUp refunds units, or charges units by force, after the request was served. If the store
-// returns an error, settleUp logs the error. The argument failed is the message of the log line.
+// returns an error, settleUp logs the error with the given message.
 func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction, failed string) {
 	if len(t.Charges) == 0 {
 		return
@@ -420,8 +420,7 @@ func (t *ticket) draw(ctx context.Context, unit string, n int64) (drawn int64, e
 }
 
 // drawable returns a charge with cost 1 for each limit that bounds how many of the given units are
-// drawn. The result reserved is the number of units that Cost has reserved under all of these
-// limits.
+// drawn. It also returns the number of units that Cost has reserved under all of these limits.
 func (t *ticket) drawable(unit string) (charges []quota.Charge, reserved int64) {
 	reserved = math.MaxInt64
 	for i := range t.claims {

@@ -342,8 +342,8 @@ func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duratio
 	return pause
 }
 
-// Among a server's limits on the given unit, tightest returns the limit with the fewest units left.
-// The result ok is false if there is no such limit.
+// Among a server's limits on the given unit, tightest returns the limit with the fewest units left,
+// or false if there is none.
 func tightest(limits []headers.Limit, unit string) (tightest headers.Limit, ok bool) {
 	for _, a := range limits {
 		if a.Unit == unit && a.Remaining >= 0 && a.ResetAfter > 0 && (!ok || a.Remaining < tightest.Remaining) {
@@ -354,8 +354,8 @@ func tightest(limits []headers.Limit, unit string) (tightest headers.Limit, ok b
 }
 
 // pause pauses the keys of s for as long as the server asks, but at most for MaxPause. New requests
-// get slots after the end of the pause. Requests that are already waiting call the method paused
-// before they are sent. If a longer pause is in force, nothing changes.
+// get slots after the end of the pause. Requests that are already waiting call t.paused before they
+// are sent. If a longer pause is in force, nothing changes.
 func (t *transport) pause(s *snapshot, requested time.Duration) {
 	d := t.bounded(s, &t.cut, "pause", s.claims[0].rule.Name, requested)
 	ctx := context.WithoutCancel(s.Context)

@@ -42,9 +42,9 @@ type view struct {
 	reset     int64
 }
 
-// decide fills in d, the decision about a charge. The charge is made now. The argument at is the
-// first instant, now or later, at which any charge can fit, and v is the view at that instant. The
-// argument retry is the number of µs from that instant until the charge fits, or never.
+// decide fills in d, the decision about a charge that is made now. The view v is that of the first
+// instant, now or later, at which any charge can fit. The charge itself fits retry µs after that
+// instant, or never.
 func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {

@@ -7,8 +7,8 @@ import (
 )
 
 // LeakyBucket implements a bucket that holds up to capacity units and leaks at a constant rate of
-// leak units per period. The parameter every is the length of the period. In the returned limit,
-// Quota is the argument leak, and Burst is the argument capacity.
+// leak units per period, whose length is every. The Quota of the returned limit is leak, and its
+// Burst is capacity.
 //
 // For callers that do not wait, the bucket is a meter that admits the same charges as TokenBucket.
 // For callers that wait (Within > 0), the bucket is a queue: if it holds v units and has room for a

@@ -73,7 +73,7 @@ func (m meter) debtAfter(d debt, micros int64) debt {
 }
 
 // wait returns how many µs a debt of the given units and rest takes to drain, rounded up, but at
-// most maxReset. The argument rest may be negative.
+// most maxReset. The rest may be negative.
 func (m meter) wait(units, rest int64) int64 {
 	hi, lo := bits.Mul64(uint64(units), uint64(m.period))
 	if hi == 0 && lo < 1<<62 {
@@ -105,9 +105,9 @@ func (m meter) debtAt(s *quota.State) debt {
 }
 
 // counted returns the part of the debt that the limit counts at a given time, and the whole debt at
-// that time. The argument at is never earlier than s.At. A debt is overdue if it exceeds what the
-// limit can hold. A larger limit with the same name has then stored it: the limit of another tier,
-// or the same limit before a change.
+// that time. This time is never earlier than s.At. A debt is overdue if it exceeds what the limit
+// can hold. A larger limit with the same name has then stored it: the limit of another tier, or the
+// same limit before a change.
 //
 // The limit counts only as much of the debt as it can hold. This part drains as if the limit had
 // just become full at the instant At. A charge adds its cost to what is left of the whole debt, and
@@ -224,9 +224,9 @@ func (m meter) refunded(s quota.State, now, n int64) quota.State {
 	return quota.State{At: s.At}
 }
 
-// A charge with cost > 0 joins the queue now. It leaves the queue at its slot, but never earlier
-// than the argument at. The method queue returns the next state, and in wait the µs until the slot.
-// If there is no room, ok is false, next is s, and wait is the µs until there is room, or never.
+// queue adds a charge with cost > 0 to the queue. The charge leaves the queue at its slot, but
+// never before a given time (at). The first two results are the next state and the µs until the
+// slot. If there is no room, queue returns s, the µs until there is room (or never), and false.
 func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
@@ -255,11 +255,10 @@ func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait
 // floor is like wait, but rounds down.
 func (m meter) floor(d debt) int64 { return m.wait(d.units, d.rest-m.quota+1) }
 
-// cancel refunds n units that were reserved for a given time, the argument at. If no charge came
-// after them, the debt falls by n units. If a charge came later, some of the n units may have
-// drained before it, and the debt falls only by the others. If the debt is also overdue, other
-// limits may have drained the units faster than this limit does, and the debt falls at most by the
-// forced part.
+// cancel refunds n units that were reserved for a given time. If no charge came after them, the
+// debt falls by n units. If a charge came later, some of the n units may have drained before it,
+// and the debt falls only by the others. If the debt is also overdue, other limits may have drained
+// the units faster than this limit does, and the debt falls at most by the forced part.
 func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 && s.B <= 0 && at < now {
 		return s
@@ -287,8 +286,8 @@ func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	return quota.State{At: last}
 }
 
-// cancelOverdue is like cancel, but for an overdue debt. The argument drained is what drains
-// between at and s.At.
+// cancelOverdue is like cancel, but for an overdue debt. It is given the debt that drains between
+// at and s.At.
 func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quota.State {
 	if at < s.At {
 		if drained.rest > 0 {
@@ -302,10 +301,10 @@ func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quot
 	return m.refunded(s, now, n)
 }
 
-// force spends units even if they do not fit. It spends them at a given time: the argument at,
-// which is never earlier than s.At. The debt may then exceed the size. It drains at the rate of the
-// limit, and until there is room again, nothing fits. Units that would raise the debt above maxDebt
-// are not spent.
+// force spends units even if they do not fit. It spends them at a given time, which is never
+// earlier than s.At. The debt may then exceed the size. It drains at the rate of the limit, and
+// until there is room again, nothing fits. Units that would raise the debt above maxDebt are not
+// spent.
 func (m meter) force(s quota.State, at, cost int64) quota.State {
 	counts, whole := m.counted(&s, at)
 	n := min(cost, m.maxDebt()-whole.units)

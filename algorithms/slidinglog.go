@@ -71,10 +71,9 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 	g.view().decide(d, now, at, 0, true)
 }
 
-// Reserve is like Take, but for units that will be spent at a later instant, the argument at.
-// Package quota calls Reserve instead of Take for a charge that waits. Reserve keeps units that
-// will have left the window at that instant, because they still count if the reservation is
-// cancelled.
+// Reserve is like Take, but for units that will be spent at a later instant. Package quota calls
+// Reserve instead of Take for a charge that waits. Reserve keeps units that will have left the
+// window at that instant, because they still count if the reservation is cancelled.
 func (g slidingLog) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, d quota.Decision) {
 	next, d = g.Take(s, l, at, cost)
 	var old spentLog

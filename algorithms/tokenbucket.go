@@ -7,10 +7,9 @@ import (
 )
 
 // TokenBucket implements a bucket that holds up to capacity tokens and gains tokens at a constant
-// rate of refill tokens per period. The parameter every is the length of the period. Each unit
-// takes one token. A new key has a full bucket. In any interval (t − every, t], TokenBucket admits
-// at most capacity + refill − 1 units. In the returned limit, Quota is the argument refill, and
-// Burst is the argument capacity.
+// rate of refill tokens per period, whose length is every. Each unit takes one token. A new key has
+// a full bucket. In any interval (t − every, t], TokenBucket admits at most capacity + refill − 1
+// units. The Quota of the returned limit is refill, and its Burst is capacity.
 //
 // TokenBucket has the same arithmetic as GCRA and admits the same charges. See Jonathan Turner,
 // "New Directions in Communications" (1986).

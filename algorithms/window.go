@@ -60,8 +60,7 @@ func (w window) view(most, at int64) view {
 	return v
 }
 
-// unspent returns a state without spent units. If the argument at is later than now, no charge fits
-// before that time.
+// unspent returns a state without spent units, in which no charge fits before a given time (at).
 func unspent(now, at int64) quota.State {
 	if at == now {
 		return quota.State{}
@@ -69,10 +68,10 @@ func unspent(now, at int64) quota.State {
 	return quota.State{At: at}
 }
 
-// cancelInWindow refunds n units that were reserved for a given time (the argument at), if that
-// time lies in the window of s, which begins at start. If no units are left and the window has not
-// begun yet, cancelInWindow returns a state in the previous window, which it assumes to be full.
-// The parameter before is the B of that state.
+// cancelInWindow refunds n units that were reserved for a given time, if this time lies in the
+// window of s, which begins at start. If no units are left and the window has not begun yet,
+// cancelInWindow returns a state in the previous window, which it assumes to be full. The B of that
+// state is the given one.
 func cancelInWindow(s quota.State, most, start, before, now, at, n int64) quota.State {
 	if at < start || at > s.At {
 		return s

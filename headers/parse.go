@@ -80,11 +80,11 @@ const (
 
 // Parse returns the limits that a response's header fields describe, and how long Retry-After or
 // retry-after-ms asks the client to wait. If the response contains neither field, retryAfter is 0.
-// The keys of h must be in canonical form, as in headers read by net/http. The argument now is the
-// time at which the response arrived, according to the local clock.
+// The keys of h must be in canonical form, as in headers read by net/http. The given time (now) is
+// when the response arrived, by the local clock.
 //
-// A limit that the response describes in two dialects is returned twice. The result begins with the
-// limits in the dialects IETF, Draft06 and Draft07. If the response also describes the policy of
+// A limit that the response describes in two dialects is returned twice. The limits begin with
+// those in the dialects IETF, Draft06 and Draft07. If the response also describes the policy of
 // such a limit, the limit and its policy are combined in one Limit.
 //
 // Because some servers use the wrong time format for a field, Parse accepts any format in any
@@ -98,7 +98,7 @@ const (
 // The server's clock may differ from the local one, so Parse interprets absolute times relative to
 // the response's Date field. Because Date is in whole seconds, a wait may be up to a second too
 // long, but never too short. If the Date field is missing or invalid, or if it differs from the
-// argument now by more than a day, Parse uses the argument instead.
+// local time of arrival by more than a day, Parse uses the local time instead.
 //
 // If a response comes from a cache (Age > 0), Parse reads only Retry-After, because the limits may
 // have changed since the response was stored.

@@ -96,9 +96,9 @@ type Response struct {
 }
 
 // Write sets the rate-limit fields of r.Header. If a field contains several limits, they appear in
-// the same order as in the argument items. This order should be the same for every response. If the
-// request was refused, but not by any of the items, Write removes the dialect's fields instead,
-// because clients would conclude that units are left.
+// the order of items. This order should be the same for every response. If the request was refused,
+// but not by any of the items, Write removes the dialect's fields instead, because clients would
+// conclude that units are left.
 func (w *Writer) Write(r *Response, items []Item) {
 	x := writing{header: r.Header, recent: &w.recent}
 	if r.Lower {

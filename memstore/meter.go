@@ -76,7 +76,7 @@ func (m *meter) allows(d *debt, cost int64) bool {
 }
 
 // wait returns the time in which a debt of the given units and parts drains, in µs, rounded up. The
-// argument parts may be negative.
+// number of parts may be negative.
 func (m *meter) wait(units, parts int64) int64 { return ceil(units*m.period+parts, m.quota) }
 
 // spend adds a charge to the debt.
@@ -138,8 +138,8 @@ func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bo
 // ceil returns ⌈n/d⌉ for n > 0.
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
-// takeMeter evaluates one charge. The caller has locked sh, and takeMeter unlocks it. The argument
-// waited is true if the caller had to wait for the lock.
+// takeMeter evaluates one charge. The caller has locked sh, and takeMeter unlocks it. If the caller
+// had to wait for the lock, waited is true.
 func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, now, cost int64, waited bool) error {
 	d := m.debtOf(sl, now)
 	allowed := m.allows(&d, cost)
@@ -169,8 +169,8 @@ func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, 
 	return nil
 }
 
-// takeMeters evaluates several charges of meters whose debts are in lanes. The argument allowed is
-// true if all charges fit. The caller holds the locks of the shards of all lanes.
+// takeMeters evaluates several charges of meters whose debts are in lanes. If all charges fit,
+// allowed is true. The caller holds the locks of the shards of all lanes.
 func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowed bool) error {
 	prepare(t, now)
 	for i := range lanes {

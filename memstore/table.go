@@ -183,11 +183,11 @@ func (sh *shard) lock(now int64) int64 {
 	return sh.instant(now)
 }
 
-// instant returns the instant of a decision. The caller has read the argument now from the clock
-// before taking the lock, and another caller may have read a later time and taken the lock first.
-// The result is therefore never earlier than the instant of the last decision under the lock. There
-// is one exception: if that instant is a second or more ahead of now, the clock has been set back,
-// and instant returns now.
+// instant returns the instant of a decision. The caller has read the clock (now) before taking the
+// lock, and another caller may have read a later time and taken the lock first. The result is
+// therefore never earlier than the instant of the last decision under the lock. There is one
+// exception: if that instant is a second or more ahead of now, the clock has been set back, and
+// instant returns now.
 func (sh *shard) instant(now int64) int64 {
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
 		return sh.last
@@ -394,10 +394,10 @@ func (sh *shard) load(s *quota.State, sl *slot, now int64) {
 	}
 }
 
-// unchanged reports whether a charge of the given cost has left the state in the slot unchanged.
-// The argument s is the state after the charge. If there are no units to refund, a charge with a
-// negative cost changes nothing. The state then keeps its expiry time, even if the limit of the
-// charge has a longer period and thus a longer ResetAfter.
+// unchanged reports whether a charge of the given cost, which led to the state s, has left the
+// state in the slot unchanged. If there are no units to refund, a charge with a negative cost
+// changes nothing. The state then keeps its expiry time, even if the limit of the charge has a
+// longer period and thus a longer ResetAfter.
 func (sl *slot) unchanged(cost int64, s *quota.State) bool {
 	return cost == 0 || cost < 0 && sl != nil && sl.at == s.At && sl.a == s.A && sl.b == s.B && sl.fate&hasLog == 0
 }

@@ -266,9 +266,9 @@ func (b *block) ahead() int64 {
 }
 
 // newBlock returns a block for the decision d, which refused a charge with the given hash. The
-// arguments sent and done are the instants of the call to the wrapped store and of the answer. The
-// store's clock is ahead of the process's clock by the given number of µs. The result ok is false
-// if the answer took too long, or if a number of the refusal is too large for a block.
+// wrapped store was called at the instant sent, and answered at the instant done. The store's clock
+// is ahead of the process's clock by the given number of µs. newBlock returns false if the answer
+// took too long, or if a number of the refusal is too large for a block.
 func newBlock(d *Decision, charge uint64, ahead, sent, done int64, version uint16, flags uint64) (b block, ok bool) {
 	lag := (done - sent + lagUnit - 1) / lagUnit
 	longest := max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds()

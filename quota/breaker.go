@@ -228,7 +228,7 @@ func (b *BreakerStore) logger(c *circuit) *slog.Logger {
 }
 
 // failed counts a failure and returns the number of consecutive failures, or 0 if this failure does
-// not count. The argument known is the number of consecutive failures when the request began.
+// not count. The caller passes the number of consecutive failures when the request began.
 func (p *phase) failed(known int64) int64 {
 	now := time.Now().UnixNano()
 	if known > 0 && now-p.last.Load() < int64(moment) || !p.failures.CompareAndSwap(known, known+1) {

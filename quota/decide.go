@@ -17,8 +17,8 @@ func (t *Transaction) prepare(at int64) {
 // Decide evaluates t and fills in its Result. It is for implementations of Store. The slice states
 // holds the current state of each charge. If all charges fit, Decide replaces these with the new
 // states, which the store must keep, and returns true. Otherwise, and in ModePeek, it leaves them
-// unchanged and returns false. The argument now is the time by the store's clock, in microseconds
-// since 1970. The transaction must be valid.
+// unchanged and returns false. The time (now) is that of the store's clock, in microseconds since
+// 1970. The transaction must be valid.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.prepare(now)
@@ -53,8 +53,8 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	return true
 }
 
-// takeEach evaluates each charge separately. The result fits is false if a queue has no room, and
-// wait is the longest RetryAfter.
+// takeEach evaluates each charge separately. It reports whether every queue has room, and returns
+// the longest RetryAfter.
 func (t *Transaction) takeEach(now int64, within time.Duration, states []State) (fits bool, wait time.Duration) {
 	fits = true
 	for i := range t.Charges {
@@ -276,8 +276,7 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// takeAt evaluates a charge that is made now and spends its units now or later, at the instant in
-// the argument at.
+// takeAt evaluates a charge that is made now and spends its units at a given instant, now or later.
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	if r, ok := l.Algorithm.(reserver); ok {
 		return r.Reserve(s, l, now, at, cost)
@@ -302,9 +301,8 @@ func (t *Transaction) explainRefusal(now int64, within time.Duration, states []S
 	}
 }
 
-// queueRetry returns the wait until a charge can join the queue. The caller is willing to wait in
-// the queue for up to the argument within. The charge can join if there is room and the wait for
-// the slot is no longer than that.
+// queueRetry returns the wait until a charge can join the queue. It can join if there is room and
+// its slot begins within the time that the caller is willing to wait.
 func queueRetry(q queuer, s *State, l *Limit, now, cost int64, within time.Duration) (retry time.Duration) {
 	_, slot, ok := q.Queue(*s, l, now, now, cost)
 	if !ok && slot != Never {

@@ -136,7 +136,7 @@ type blockPlace struct {
 }
 
 // remember adds the refusals of t to the cache, and removes the blocks whose states t has changed.
-// The arguments sent and done are the instants of the call to the wrapped store and of the answer.
+// The wrapped store was called at the instant sent, and answered at the instant done.
 func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done int64) {
 	changed := t.Allowed() && t.Mode != ModePeek
 	for i := range t.Charges {
@@ -212,10 +212,10 @@ func blockRefuses(b *block, c *Charge, limit uint64, within time.Duration, now i
 	if !b.isFor(charge) {
 		return false
 	}
-	// The RetryAfter of a queue depends on the argument within. It is valid only for the same value
-	// of this argument, which the hash includes. For other algorithms, RetryAfter is the wait until
-	// the charge fits. If the caller is willing to wait until then, the wrapped store must make the
-	// decision.
+	// The RetryAfter of a queue depends on how long the caller is willing to wait. It is valid only
+	// for the same duration, which the hash includes. For other algorithms, RetryAfter is the wait
+	// until the charge fits. If the caller is willing to wait until then, the wrapped store must
+	// make the decision.
 	waits := b.is(waited)
 	return (within > 0 || !waits) && (within <= 0 || queue || time.Duration(b.until()-now)*time.Microsecond > within)
 }
@@ -223,7 +223,7 @@ func blockRefuses(b *block, c *Charge, limit uint64, within time.Duration, now i
 // hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge. A block
 // refuses only charges for which all four are equal. The hash depends on a secret hash of the
 // limit, so clients cannot choose a cost that results in the hash of another charge. Different
-// costs under the same limit have different hashes. The result queue is true if the algorithm is a
+// costs under the same limit have different hashes. The second result is true if the algorithm is a
 // Queuer and the caller is willing to wait.
 func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
 	hash = (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
@@ -238,8 +238,8 @@ func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue b
 	return hash, queue
 }
 
-// place returns the shard and the fingerprint of a state, and the hash of the key. The argument
-// names is the hash of the state's names (see Transaction.Plan).
+// place returns the shard and the fingerprint of a state, and the hash of the key. It is given the
+// hash of the state's names (see Transaction.Plan).
 func (h *HybridStore) place(names uint64, key string) (s *blocks, id, hash uint64) {
 	hash = h.hashKey(key)
 	hi, _ := bits.Mul64(hash, uint64(len(h.shards)))

@@ -9,9 +9,9 @@ import (
 )
 
 // TakeInLine is like store.Take, but if a concurrency limit refuses t, TakeInLine waits up to
-// t.Within for units to be released. The result waited is how long TakeInLine has waited, without
-// its calls to the store. TakeInLine is for code that creates transactions itself; other code uses
-// Hold. The Mode of t must be ModeSpend.
+// t.Within for units to be released. It returns how long it has waited, without its calls to the
+// store. TakeInLine is for code that creates transactions itself; other code uses Hold. The Mode of
+// t must be ModeSpend.
 //
 // In each process, callers that wait for the same limit and key form a line, in order of arrival.
 // Only the first caller in a line calls the store. It does so when Keep releases units in the same

@@ -12,13 +12,12 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Plan returns precomputed numbers for charge i. The result names is a hash of the names that
-// distinguish the states of a key: the Rule, the StoredName and the name of the algorithm. This
-// hash depends on no secret, so combine it with a secret hash of the key. The results period and
-// capacity are the Period in µs and the Capacity. Both are 0 unless the algorithm is a Metered (see
-// package optional), the Capacity is below 2^62 parts, and the charge has no Headroom. Call Plan
-// only if Validate has returned nil and the rules, limits and headrooms of the charges have not
-// changed since.
+// Plan returns precomputed numbers for charge i. The first is a hash of the names that distinguish
+// the states of a key: the Rule, the StoredName and the name of the algorithm. This hash depends on
+// no secret, so combine it with a secret hash of the key. The others are the Period in µs and the
+// Capacity. Both are 0 unless the algorithm is a Metered (see package optional), the Capacity is
+// below 2^62 parts, and the charge has no Headroom. Call Plan only if Validate has returned nil and
+// the rules, limits and headrooms of the charges have not changed since.
 func (t *Transaction) Plan(i int) (names uint64, period, capacity int64) {
 	p := t.plan(i)
 	return p.names, p.period, p.capacity

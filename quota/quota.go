@@ -77,7 +77,7 @@ type Algorithm interface {
 	// and must never change.
 	Name() string
 
-	// Take decides whether cost units may be spent now. The argument now is in microseconds since
+	// Take decides whether cost units may be spent at a given time (now), in microseconds since
 	// 1970. It returns the new state, or s unchanged if the units may not be spent. A cost of 0 is
 	// always allowed and spends nothing; its Decision describes s. If a cost is allowed, every
 	// smaller cost is allowed too. A negative cost refunds the newest units, but never more than

@@ -84,7 +84,7 @@ func checkSpends(charges ...Charge) error {
 
 // Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
 // the slot begins. If the slot would begin after ctx's deadline, or if the wait would exceed the
-// argument within, Wait spends nothing and immediately returns a *LimitedError. Callers with the
+// given duration, Wait spends nothing and immediately returns a *LimitedError. Callers with the
 // same key get slots in order of arrival, across all processes that share the store. For
 // concurrency limits, use Hold instead, because Wait neither waits until units in flight are
 // released nor releases units itself.
@@ -205,9 +205,9 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 
 // Reset refunds all units that the key of each charge has spent under the limit of that charge. It
 // ignores the Cost. Slots that are already reserved keep their times, and new callers get later
-// slots. To refund only some units, call Take with a negative Cost. The result found is false if
-// there was nothing to refund, for example because the key is misspelled. If only the second store
-// of a Fallback has refunded units, Reset returns ErrFellBack.
+// slots. To refund only some units, call Take with a negative Cost. Reset returns false if there
+// was nothing to refund, for example because the key is misspelled. If only the second store of a
+// Fallback has refunded units, Reset returns ErrFellBack.
 func Reset(ctx context.Context, store Store, charges ...Charge) (found bool, err error) {
 	t, err := Peek(ctx, store, charges...)
 	if err != nil {

@@ -121,8 +121,8 @@ func (w *watch) version(key uint64) uint16 {
 	return w.slot(key).version()
 }
 
-// The store calls changed when a key may have changed. If the argument all is true, any key may
-// have changed.
+// The store calls changed when a key may have changed, or with all set to true if any key may have
+// changed.
 func (w *watch) changed(key string, all bool) {
 	defer w.changes.Add(1)
 	w.mu.Lock()
@@ -157,10 +157,11 @@ func (w *watch) current(at time.Time) {
 	w.lease.Store(&l)
 }
 
-// isUsable reports whether a watched decision may still be used. The argument sent is the instant
-// of the call to the store. The decision may be used for 3 s (unproven). After that, it may be used
-// as long as the last proof that all changes were reported is less than 10 s (recheck) minus spread
-// old. If the store has lost track since the call, only proofs from before that loss count.
+// isUsable reports whether a watched decision may still be used. The store was called at the
+// instant sent. From then on, the decision may be used for 3 s (unproven). After that, it may be
+// used as long as the last proof that all changes were reported is younger than 10 s (recheck)
+// minus spread. If the store has lost track since the call, only proofs from before that loss
+// count.
 func (l *lease) isUsable(sent, now, spread int64) bool {
 	switch {
 	case now < sent+unproven.Microseconds():

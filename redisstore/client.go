@@ -16,10 +16,10 @@ import (
 )
 
 // ClientOptions returns client settings that are suitable for a Store. Pass them to
-// redis.NewUniversalClient, or copy the fields into your client's options. The argument timeout,
-// where 0 means 50 ms, is also the Store's timeout unless Options.Timeout is set. With these
-// settings, the client reports a refused connection immediately and keeps two idle connections
-// ready. Connecting may take up to a second, even if the timeout is shorter.
+// redis.NewUniversalClient, or copy the fields into your client's options. The timeout, where 0
+// means 50 ms, is also the Store's unless Options.Timeout is set. With these settings, the client
+// reports a refused connection immediately and keeps two idle connections ready. Connecting may
+// take up to a second, even if the timeout is shorter.
 //
 // An address is a host and port, such as "localhost:6379", the path of a Unix socket, or a URL,
 // such as "rediss://user:password@example.com:6379/0". The user, password, database and use of TLS

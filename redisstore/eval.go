@@ -186,8 +186,7 @@ func (e *eval) direct() bool {
 }
 
 // costOf returns the cost that the charges of a value have in common, ignoring charges with a cost
-// of 0. The result ok is false if the costs differ, or if general.lua must evaluate one of the
-// charges.
+// of 0. It returns false if the costs differ, or if general.lua must evaluate one of the charges.
 func (e *eval) costOf(v *value) (cost int64, ok bool) {
 	for _, i := range v.charges {
 		c := &e.ts[0].Charges[i]

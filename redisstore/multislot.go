@@ -15,9 +15,9 @@ import (
 )
 
 // TakeParts evaluates a transaction with keys in several slots as Take does, but instead of Redis
-// it calls the function take, once for the part of each slot. If a server is down, take can thus
-// use another store only for the keys of this server. If all keys are in one slot, or if t is
-// invalid, TakeParts does nothing and returns false.
+// it calls the given function, once for the part of each slot. If a server is down, the function
+// can thus use another store only for the keys of this server. If all keys are in one slot, or if t
+// is invalid, TakeParts does nothing and returns false.
 func (s *Store) TakeParts(ctx context.Context, t *quota.Transaction, take func(context.Context, *quota.Transaction) error) (bool, error) {
 	if t.Validate() != nil {
 		return false, nil

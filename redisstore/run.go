@@ -118,8 +118,8 @@ var errUnreadable = errors.New("the reply can't be read")
 
 // run runs a script that evaluates no charges. Such scripts read or save overrides, or report a
 // process and the process's limits. The script gets a key, which consists of the store's prefix and
-// the given name, and a last argument that becomes the time if Options.SendTime is set. The
-// function read parses the reply.
+// the given name, and a last argument that becomes the time if Options.SendTime is set. The reply
+// is parsed by read.
 func (s *Store) run(ctx context.Context, name, lua string, read func(queue.Cmd) error, args ...any) error {
 	key, lua := s.prefix+name, s.scripts.prologue()+lua
 	budget := queue.WithBudget(ctx, runTimeout)

@@ -8,9 +8,9 @@ import "github.com/seed83679106/weir/quota"
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
 // The first four arguments are the At, A, B and Until fields of the state; for a new key, all four
-// are 0. The arguments now and period are in µs, and cost is never 0. The argument now is never
-// earlier than the argument at. If the state's At is in the future, the script passes At as now,
-// and adds the time until At to the wait that the function returns.
+// are 0. Both now and period are in µs, and cost is never 0. The time now is never earlier than the
+// state's At. If the At is in the future, the script passes it as now, and adds the time until then
+// to the wait that the function returns.
 //
 // If the cost fits, the take function returns 0 and the four numbers of the new state. Otherwise,
 // it returns the time in µs from now until the cost fits, or −1 if the cost will never fit. A
@@ -52,7 +52,7 @@ import "github.com/seed83679106/weir/quota"
 //	Edges(at int64) []int64
 //
 // Edges returns the start times of consecutive windows in ascending order, in µs since 1970. The
-// first of these times is earlier than the argument at, and the last is well after it. The Lua
+// first of these times is earlier than the given one, and the last is well after it. The Lua
 // functions receive these edges as a string of packed doubles, to be decoded with struct.unpack. If
 // the store has called Edges several times, the results of successive calls are separated by a 0.
 // If an edge is missing in the string, the Lua code must call error(string.format('WEIR edges %.0f

@@ -120,10 +120,10 @@ func (s *server) send(ctx context.Context, cmds []queue.Cmd) error {
 	return err
 }
 
-// queryTime sends commands, followed by TIME. The result learned is false if the reply to TIME is
-// too old to be used, for example because the process was suspended in the meantime. If there are
-// no commands, queryTime returns an error reply to TIME. Otherwise it ignores such a reply, because
-// TIME will soon be sent again.
+// queryTime sends commands, followed by TIME. It returns false if the reply to TIME is too old to
+// be used, for example because the process was suspended in the meantime. If there are no commands,
+// queryTime returns an error reply to TIME. Otherwise it ignores such a reply, because TIME will
+// soon be sent again.
 func (s *server) queryTime(ctx context.Context, cmds []queue.Cmd) (learned bool, err error) {
 	made, sent, cmd := s.dials.made.Load(), s.clock(), queue.NewCmd(ctx, "time")
 	if err := s.send(ctx, append(slices.Clip(cmds), cmd)); err != nil {
@@ -180,8 +180,8 @@ func (s *server) boundAt(now time.Time) int64 {
 	return s.bound + µs - (µs+drift-1)/drift
 }
 
-// inTime runs the function f, which sends scripts. With Options.SendTime, inTime returns an error
-// if f takes so long that the decisions may be older than other processes expect.
+// inTime runs f, which sends scripts. With Options.SendTime, inTime returns an error if f takes so
+// long that the decisions may be older than other processes expect.
 func (s *Store) inTime(f func() error) error {
 	if s.clock == nil {
 		return f()

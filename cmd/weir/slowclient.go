@@ -14,8 +14,8 @@ import (
 // A slowClient represents the client of a request that is forwarded. The client may send its
 // request slowly. However, the part of the body that the rules read must arrive before a deadline:
 // if a rule has a key such as json:NAME, none of the request's rules charges anything before that
-// part has been read. After the decision on the request, the body may take any time, as long as no
-// pause is longer than the field pause. Each write of the response must also end within pause,
+// part has been read. After the decision on the request, the body may take any time, as long as the
+// client never pauses for too long. Each write of the response must also end within the same time,
 // because a client that does not read its response would otherwise hold its units in flight
 // forever. The time of the whole response is not bounded.
 type slowClient struct {
@@ -38,8 +38,8 @@ type slowClient struct {
 type slowClientKey struct{}
 
 // withSlowClient returns a slowClient, and versions of w and r that apply its deadlines. The part
-// of the body that the rules read must arrive within the time given by the argument whole. The
-// handler must call end.
+// of the body that the rules read must arrive within the first of the two durations. The handler
+// must call end.
 func withSlowClient(w http.ResponseWriter, r *http.Request, whole, pause time.Duration) (http.ResponseWriter, *http.Request, *slowClient) {
 	c := &slowClient{conn: http.NewResponseController(w), until: time.Now().Add(whole), pause: pause, stream: r.ProtoMajor >= 2}
 	c.conn.SetWriteDeadline(time.Time{}) // clear that of an earlier request; an interim response may come before the first write

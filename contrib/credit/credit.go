@@ -228,7 +228,7 @@ func (s *Store) count(ctx context.Context, t *quota.Transaction) {
 }
 
 // payment returns a transaction in which granted units pay for the refused charges of t. For each
-// charge of t, the result where contains the index of the charge that replaces it in p. If a
+// charge of t, the second result contains the index of the charge that replaces it in p. If a
 // refused charge cannot be paid, p is nil.
 func (s *Store) payment(t *quota.Transaction, refused []bool) (p *quota.Transaction, where []int) {
 	p = new(quota.Transaction)

@@ -117,8 +117,8 @@ func (e *lease) tick(now, ttl int64) {
 	e.count++
 }
 
-// note records the decisions in an answer from the wrapped store. The method want uses them to
-// compute the size of a lease.
+// note records the decisions in an answer from the wrapped store, from which the size of a lease is
+// computed.
 func (e *lease) note(t *quota.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }

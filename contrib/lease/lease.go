@@ -46,9 +46,9 @@ type Leaser interface {
 	optional.Canceler
 
 	// Usable returns how many of n leased units can still be used now without exceeding the limit.
-	// The units were spent by the decision d, at the earlier instant in the argument at. Both
-	// instants are in µs since 1970. The caller never uses more units than the result. In the next
-	// call, n is therefore at most this result minus the number of units used since then.
+	// The units were spent by the decision d at an earlier instant. Both instants, at and now, are
+	// in µs since 1970. The caller never uses more units than the result. In the next call, n is
+	// therefore at most this result minus the number of units used since then.
 	Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64
 
 	// Drains reports whether unused units become available again by themselves, at the rate of the
@@ -283,7 +283,7 @@ func (l *Store) Close(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// id returns the fingerprint of the charges of t. The result ok is false if t must be passed to the
+// id returns the fingerprint of the charges of t. It returns false if t must be passed to the
 // wrapped store.
 func (l *Store) id(t *quota.Transaction) (id uint64, ok bool) {
 	if t.Mode != quota.ModeSpend || t.Within > 0 || len(t.Charges) == 0 {

@@ -108,9 +108,9 @@ type Transport struct {
 	Base http.RoundTripper
 
 	// Report is called with the usage of a response and the context of its request. It must call
-	// the argument report for each unit, such as tokens and the price in micro-dollars. This
-	// argument is weir.ReportUsage or, if the usage may be incomplete, weir.ReportAtLeast. If
-	// Report is nil, the Transport calls report with the unit "tokens" and Usage.Total.
+	// its last argument for each unit, such as tokens and the price in micro-dollars. This function
+	// is weir.ReportUsage or, if the usage may be incomplete, weir.ReportAtLeast. If Report is nil,
+	// the Transport calls report with the unit "tokens" and Usage.Total.
 	Report func(ctx context.Context, u Usage, report func(ctx context.Context, unit string, used int64))
 
 	// Logger logs the warning about missing usage; nil means slog.Default().
@@ -237,20 +237,20 @@ const maxBody = 1 << 20
 
 // MaxTokens returns a function for Rule.Cost that returns the maximum number of tokens that a
 // request may use: one for each byte of its body, plus the tokens of the output. The latter are the
-// largest of the JSON fields max_tokens, max_completion_tokens and max_output_tokens, or the
-// argument output if the request has none of these. They are multiplied by the number of
-// completions, which is the larger of n and best_of, and by the number of prompts if the field
-// prompt is an array of prompts.
+// largest of the JSON fields max_tokens, max_completion_tokens and max_output_tokens, or the given
+// output if the request has none of these. They are multiplied by the number of completions, which
+// is the larger of n and best_of, and by the number of prompts if the prompt field is an array of
+// prompts.
 //
-// The result never exceeds the argument most, which should not exceed the Capacity of any limit of
-// the rule, because a limit never allows a cost above its capacity. The result is equal to most if
-// the body is longer than 1 MiB or is not a JSON object, if servers may interpret one of these
-// fields differently (because it appears twice, or its name has a different letter case), or if the
-// request continues a response, a conversation or a prompt that the server has stored. The function
-// refuses a request with a Content-Encoding. It also refuses requests that run in the background,
-// and batches (requests with the field "requests" or "input_file_id"), because the responses to
-// these do not state the usage. If a request has no body, the result is 1. MaxTokens panics if an
-// argument is below 1.
+// The returned number is at most the given maximum, which should not exceed the Capacity of any
+// limit of the rule, because a limit never allows a cost above its capacity. The maximum itself is
+// returned if the body is longer than 1 MiB or is not a JSON object, if servers may interpret one
+// of these fields differently (because it appears twice, or its name has a different letter case),
+// or if the request continues a response, a conversation or a prompt that the server has stored.
+// The function refuses a request with a Content-Encoding. It also refuses requests that run in the
+// background, and batches (requests with the field "requests" or "input_file_id"), because the
+// responses to these do not state the usage. If a request has no body, the result is 1. MaxTokens
+// panics if an argument is below 1.
 //
 // Images, files and web pages that a body only refers to, and the results of a server's own tools,
 // are not counted. Their tokens are charged when the response states its usage.
@@ -282,8 +282,8 @@ func MaxTokens(most, output int64) func(r *http.Request) int64 {
 	}
 }
 
-// largest returns the largest of n and the values of the given fields. The result ok is false if a
-// value is negative or not an integer.
+// largest returns the largest of n and the values of the given fields. It returns false if a value
+// is negative or not an integer.
 func largest(found map[string][]byte, n int64, fields ...string) (_ int64, ok bool) {
 	ok = true
 	for _, field := range fields {
@@ -300,8 +300,8 @@ var fields = []string{
 	"previous_response_id", "conversation", "background", "requests", "input_file_id",
 }
 
-// fieldsOf returns the values of the fields in a body, except those that are null. The result ok is
-// false if a server may read different values from the body.
+// fieldsOf returns the values of the fields in a body, except those that are null. It returns false
+// if a server may read different values from the body.
 func fieldsOf(text *jsonbody.Text) (found map[string][]byte, ok bool) {
 	object, ok := text.Value()
 	if !ok || len(object) == 0 || object[0] != '{' {
@@ -327,9 +327,8 @@ func fieldsOf(text *jsonbody.Text) (found map[string][]byte, ok bool) {
 	return found, true
 }
 
-// promptsOf returns the number of prompts in the value of the field prompt, which is at least 1. A
-// text or a list of tokens is one prompt. The result known is false if the server has stored the
-// prompt.
+// promptsOf returns the number of prompts in the value of the prompt field, which is at least 1. A
+// text or a list of tokens is one prompt. If the server has stored the prompt, known is false.
 func promptsOf(value []byte) (n int64, known bool) {
 	if len(value) == 0 || value[0] != '[' {
 		return 1, len(value) == 0 || value[0] != '{'

@@ -105,8 +105,8 @@ func (s *scanner) keep(c byte) {
 }
 
 // place returns the names of the fields that enclose the current value. If an event contains a
-// whole response in the field message or response, place omits that field. The result ok is false
-// if values at this place are ignored.
+// whole response in a field "message" or "response", that field is omitted. If values at this place
+// are ignored, ok is false.
 func (s *scanner) place() (fields []string, ok bool) {
 	if s.name == "" || s.depth < 1 || s.depth > len(s.names) || s.long {
 		return nil, false
@@ -161,7 +161,7 @@ func count(text string) (n int64, ok bool) {
 }
 
 // largestCount returns the largest count in the given fields, because APIs use different fields for
-// the same count. The result ok is false if none of the fields was found.
+// the same count. It returns false if none of the fields was found.
 func (f *found) largestCount(fields ...string) (n int64, ok bool) {
 	for _, field := range fields {
 		count, is := f.counts[field]
@@ -170,8 +170,8 @@ func (f *found) largestCount(fields ...string) (n int64, ok bool) {
 	return n, ok
 }
 
-// usage returns the usage that the response has reported so far. The result ok is false if the
-// response has not reported its input tokens, or if a count is invalid.
+// usage returns the usage that the response has reported so far. It returns false if the response
+// has not reported its input tokens, or if a count is invalid.
 func (f *found) usage() (u Usage, ok bool) {
 	u.Model = f.model
 	u.Input, ok = f.largestCount("prompt_tokens", "input_tokens")

@@ -285,9 +285,9 @@ func (s *Store) measure() {
 	}
 }
 
-// claimParts claims the given number of parts of span n, if the region then has at most the given
-// maximum (most) of that span's parts. Afterwards, s.known records how many parts the region has.
-// If fewer parts are free, nothing is claimed, and left is the number of free parts.
+// claimParts claims the given number of parts of span n, unless the region would then have more
+// parts of that span than the given maximum. Afterwards, s.known records how many parts the region
+// has. If fewer parts are free, nothing is claimed, and left is the number of free parts.
 func (s *Store) claimParts(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := quota.Transaction{Charges: []quota.Charge{

@@ -105,8 +105,8 @@ func find(rctx *chi.Context, r *http.Request, first bool) string {
 }
 
 // ClientIP returns a key function for the client address that chi's ClientIPFrom… middleware has
-// found. The argument get is chi's function [github.com/go-chi/chi/v5/middleware.GetClientIPAddr].
-// As with [weir.ByIP], the key is an IPv4 address or the /64 network of an IPv6 address. If no such
+// found. Pass it chi's function [github.com/go-chi/chi/v5/middleware.GetClientIPAddr]. As with
+// [weir.ByIP], the key is an IPv4 address or the /64 network of an IPv6 address. If no such
 // middleware ran, or if it found no address, the request has no key. Use FirstOf to give such
 // requests another key:
 //

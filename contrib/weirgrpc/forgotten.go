@@ -32,9 +32,8 @@ var (
 )
 
 // warnForgotten logs a warning, once per process, if a service has methods of a kind for which the
-// program has not created an interceptor. The function ofKind reports whether a method is of that
-// kind, unary or streaming. The argument service is the implementation of the service, which may be
-// nil.
+// program has not created an interceptor. The given function reports whether a method is of that
+// kind, unary or streaming. The implementation of the service may be nil.
 func warnForgotten(made *atomic.Bool, interceptor string, service any, ofKind func(reflect.Type) bool) {
 	if made.Load() || service == nil || warnedForgotten.Load() {
 		return

@@ -33,7 +33,7 @@ type Admit = func(*http.Request) (*weir.Admission, error)
 // helps, the status includes a google.rpc.RetryInfo. For the retry policies of gRPC clients, the
 // trailer grpc-retry-pushback-ms contains a wait of up to a minute; if the wait is longer, the
 // trailer tells clients not to retry. Outer interceptors receive an error that wraps a
-// *weir.RefusedError. UnaryServer panics if the argument calls is nil.
+// *weir.RefusedError. UnaryServer panics if its argument is nil.
 //
 // If a service also has streaming methods, install StreamServer as well. If the program never calls
 // StreamServer, the first unary call to such a service logs a warning to [slog.Default]. Likewise,
@@ -63,10 +63,10 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 // StreamServer limits incoming streams in the same way as UnaryServer limits unary calls. Under a
 // concurrency limit, a stream counts as in flight until its handler returns.
 //
-// The function messages, if not nil, is called for each message that the client sends, and can
-// refuse the message. If MaxWait is set, RecvMsg waits until the message is allowed, which slows
-// the client down. After a message is refused, every call to RecvMsg returns the same error, and
-// the handler should return it to end the stream. A message is done when the handler calls RecvMsg
+// The second Admit, if not nil, is called for each message that the client sends, and can refuse
+// the message. If MaxWait is set, RecvMsg waits until the message is allowed, which slows the
+// client down. After a message is refused, every call to RecvMsg returns the same error, and the
+// handler should return it to end the stream. A message is done when the handler calls RecvMsg
 // again or returns. Until then, the stream's context carries the decision on the message in
 // addition to the decision on the stream.
 func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {

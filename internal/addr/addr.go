@@ -122,8 +122,8 @@ func CheckedSizes(name string, ipv4, ipv6 int) Sizes {
 	return Sizes{ipv4, ipv6}
 }
 
-// Key returns the key of an address that Outside returned. The argument text is the address as it
-// was written, or "".
+// Key returns the key of an address that Outside returned. It also needs the text of the address as
+// it was written, or "".
 func (s Sizes) Key(addr netip.Addr, text string) string {
 	bits := s.IPv6
 	if addr.Is4() {

@@ -25,8 +25,8 @@ type Proxies struct {
 }
 
 // NewProxies returns Proxies that trust the given field in requests from peers in the trusted
-// networks. It panics if a prefix is invalid or trusts every address. The argument name is the name
-// of the calling function, for messages.
+// networks. It panics if a prefix is invalid or trusts every address. Messages contain the name of
+// the calling function.
 func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	p := &Proxies{name: name, field: field, trusted: slices.Clone(trusted)}
 	for i, t := range trusted {

@@ -70,9 +70,9 @@ var (
 	htmlText    = []string{"text/html; charset=utf-8"}
 )
 
-// Write answers with p. The argument violated contains the names of the violated policies, in JSON.
-// The argument fresh is true if the response has no fields yet except those about limits. The form
-// depends on Accept, but there is no Vary field, because the response must not be stored.
+// Write answers with p. The names of the violated policies are in JSON. If the response has no
+// fields yet except those about limits, fresh is true. The form depends on Accept, but there is no
+// Vary field, because the response must not be stored.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, violated ...[]byte) {
 	if call, ok := w.(*Call); ok {
 		call.Code, call.Message = codeOf(p.rpcStatus(call.RetryAfter)).number, p.message(call.RetryAfter)

@@ -71,9 +71,8 @@ const (
 const StrikesName = "penalty strikes"
 
 // NewPenalty returns the Penalty of a rule. A ban begins with the strike that exhausts the limit.
-// The arguments first and longest are whole numbers of microseconds. The argument first is the
-// length of a key's first ban. Each further ban is twice as long as the one before, but at most as
-// long as longest.
+// It takes the lengths of a key's first ban and of its longest ban, in whole microseconds. Each
+// further ban is twice as long as the one before, but no longer than the longest.
 func NewPenalty(rule string, strikes quota.Limit, first, longest time.Duration) *Penalty {
 	most := max(1, longest.Microseconds())
 	return &Penalty{
@@ -82,8 +81,8 @@ func NewPenalty(rule string, strikes quota.Limit, first, longest time.Duration) 
 	}
 }
 
-// lookup returns a charge that changes nothing. The function left reads the remaining time of the
-// ban from the decision on this charge.
+// lookup returns a charge that changes nothing. From the decision on this charge, timeLeft reads
+// the remaining time of the ban.
 func (p *Penalty) lookup(key string) quota.Charge {
 	return quota.Charge{Rule: p.rule, Key: key, Limit: p.bans}
 }
@@ -94,9 +93,9 @@ func (p *Penalty) lookupStrikes(key string) quota.Charge {
 	return quota.Charge{Rule: p.rule, Key: key, Limit: p.strikes}
 }
 
-// left returns the remaining time of a key's ban from the decision on a charge for it, or 0 if the
-// key is not banned.
-func left(d *quota.Decision) time.Duration { return d.NextAfter }
+// timeLeft returns the remaining time of a key's ban from the decision on a charge for it, or 0 if
+// the key is not banned.
+func timeLeft(d *quota.Decision) time.Duration { return d.NextAfter }
 
 // AppendLookups appends one or two charges that change nothing. The first looks up the ban of a
 // key. The second looks up the key's strikes. The second charge is appended only if this process
@@ -122,7 +121,7 @@ func (p *Penalty) place(key string) *atomic.Int64 {
 func (p *Penalty) Apply(ctx context.Context, lookups []quota.Charge, decisions []quota.Decision, refused bool,
 ) (rest time.Duration, began bool, err error) {
 	key := lookups[0].Key
-	if rest = left(&decisions[0]); rest == 0 && refused {
+	if rest = timeLeft(&decisions[0]); rest == 0 && refused {
 		last := false // whether this strike is known to begin a ban, so that a call to the store is saved
 		if len(lookups) > 1 && lookups[1].Limit.Name == StrikesName {
 			last = decisions[1].Remaining == 0 || decisions[1].Remaining == 1
@@ -156,7 +155,7 @@ func (p *Penalty) strike(ctx context.Context, key string, last bool) (time.Durat
 	if err := p.Store.Take(ctx, &t); err != nil {
 		return 0, err
 	}
-	return left(&t.Decisions[0]), nil
+	return timeLeft(&t.Decisions[0]), nil
 }
 
 // Known returns how much longer a key is banned, or 0 if this process knows of no ban.
@@ -196,15 +195,14 @@ func (p *Penalty) watch(key string, ban known, now time.Time) {
 	}
 	p.mu.Unlock()
 	if w, ok := p.Store.(watcher); ok && first {
-		w.Watch(p.lookup(key), func(d quota.Decision, current func() bool) { p.learn(key, left(&d), false, current) })
+		w.Watch(p.lookup(key), func(d quota.Decision, current func() bool) { p.learn(key, timeLeft(&d), false, current) })
 	}
 }
 
 // learn remembers for up to 10 s that a key is banned for rest. A random part of the time is
 // subtracted, so that keys that were banned together do not cause calls at the same time. If the
-// store reports changes, the ban is remembered for up to 5 minutes, and the function current
-// reports whether the ban is still unchanged. The argument began is true if this process has begun
-// the ban.
+// store reports changes, current reports whether the ban is still unchanged, and the ban is
+// remembered for up to 5 minutes. If this process has begun the ban, began is true.
 func (p *Penalty) learn(key string, rest time.Duration, began bool, current func() bool) {
 	now := time.Now()
 	k := known{until: now.Add(rest), again: now.Add(rest), watch: now.Add(watchAfter)}
@@ -260,7 +258,7 @@ func (p *Penalty) Ban(ctx context.Context, key string, d time.Duration) error {
 	if err := p.Store.Take(ctx, &t); err != nil {
 		return err
 	}
-	p.learn(key, left(&t.Decisions[0]), true, nil)
+	p.learn(key, timeLeft(&t.Decisions[0]), true, nil)
 	return whereMade(&t)
 }
 
@@ -300,7 +298,7 @@ func (p *Penalty) Offenses(ctx context.Context, key string) (banned, since time.
 		return 0, 0, 0, err
 	}
 	ban, counted := &t.Decisions[0], &t.Decisions[1]
-	if banned = left(ban); banned == 0 && ban.ResetAfter > 0 {
+	if banned = timeLeft(ban); banned == 0 && ban.ResetAfter > 0 {
 		since = time.Duration(Repeats*p.bans.Quota)*time.Microsecond - ban.ResetAfter
 	}
 	if counted.Remaining >= 0 {

@@ -20,8 +20,8 @@ type Fault struct {
 	Text         string
 }
 
-// Tokens returns the tokens of a YAML file. The argument most is the maximum number of levels to
-// which lists and mappings in one line may be nested.
+// Tokens returns the tokens of a YAML file. In one line, lists and mappings may be nested to at
+// most the given number of levels.
 func Tokens(data []byte, most int) (token.Tokens, *Fault) {
 	for i, line := range bytes.Split(data, []byte("\n")) {
 		if !utf8.Valid(line) || bytes.IndexByte(line, 0) >= 0 {

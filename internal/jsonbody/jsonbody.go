@@ -54,8 +54,8 @@ func Peek(r *http.Request, max int64) *Text {
 	return t
 }
 
-// textOf returns the Text of the first max bytes of a body that begins with head. The argument err
-// is the error that was returned after head.
+// textOf returns the Text of the first max bytes of a body that begins with head. After head,
+// reading the body returned err.
 func textOf(head []byte, err error, max, length int64) *Text {
 	n := int64(len(head))
 	return &Text{Head: head[:min(n, max)], Whole: err == io.EOF && n < max || n == max && length == max}

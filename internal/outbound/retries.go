@@ -23,7 +23,7 @@ const (
 	kept  = 10 * retry
 )
 
-// NewBudget returns a Budget. The argument share is at most 1, or 0 for no bound.
+// NewBudget returns a Budget for a share of at most 1, or 0 for no bound.
 func NewBudget(share float64) *Budget {
 	b := &Budget{share: int64(math.Round(share * retry))}
 	b.balance.Store(kept)

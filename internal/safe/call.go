@@ -7,8 +7,8 @@ import (
 	"runtime/debug"
 )
 
-// Call calls f and returns its error. If f panics, the returned error begins with the text of the
-// argument what, and contains the stack.
+// Call calls f and returns its error. If f panics, the returned error begins with the given text
+// and contains the stack.
 func Call(what string, f func() error) (panicked bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -270,7 +270,7 @@ func (h *Handler) stillBanned(ctx context.Context, t *target, end time.Time) err
 	if len(t.penalizers) == 0 {
 		return refuse(http.StatusConflict, "rule %q no longer has a penalty, so it has no bans", t.Name)
 	}
-	// In an outage, the method banned would find only bans that this process remembers.
+	// In an outage, t.banned would find only bans that this process remembers.
 	err := h.take(ctx, &quota.Transaction{Mode: quota.ModePeek,
 		Charges: []quota.Charge{{Rule: t.Name, Key: t.Key, Limit: t.Penalty.Strikes}}})
 	if err != nil {

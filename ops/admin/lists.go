@@ -138,8 +138,8 @@ func (h *Handler) bansAnswer(c *call) (any, error) {
 // store.
 const maxBans = 100
 
-// bans returns the denied networks, and the banned keys that this process knows. If the argument
-// name is not empty, bans returns only the bans under the rule with that name.
+// bans returns the denied networks, and the banned keys that this process knows. If a name is
+// given, only the bans under the rule with that name are returned.
 func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, error) {
 	list := []banBody{}
 	for _, o := range h.o.Overrides.All() {

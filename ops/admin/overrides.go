@@ -14,9 +14,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// overridden returns the limits of a key that has an override. The argument base contains the
-// limits of the rule, and the argument own contains the limits of the override, which replace
-// limits of the rule if it has any. The returned limits have the names under which they are stored.
+// overridden returns the limits of a key that has an override. The limits of the override (own)
+// replace limits of the rule (base), if it has any. The returned limits have the names under which
+// they are stored.
 func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
 	r := weir.Rule{Name: rule, Key: weir.Global(), Limits: own}
 	if len(base) > 0 {

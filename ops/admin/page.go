@@ -369,8 +369,8 @@ func (r *ruleRow) Share() string { return share(r.Minute.Refused, r.Minute.Allow
 // Bad reports whether the rule refused at least half of its requests in the last minute.
 func (r *ruleRow) Bad() bool { return r.Minute.Refused > 0 && r.Minute.Refused >= r.Minute.Allowed }
 
-// ruleRows returns a row for each rule. The argument offenders contains the keys that were refused
-// in the last 5 minutes.
+// ruleRows returns a row for each rule. The offenders are the keys that were refused in the last 5
+// minutes.
 func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRow {
 	rows := make([]ruleRow, len(rules))
 	for i := range rules {

@@ -21,9 +21,9 @@ type limit struct {
 	location *time.Location  // of a calendar, or nil
 }
 
-// limit reads a limit. The argument s contains the defaults, and single is true if the limit is the
-// only one in its list. If own is true, the limit is part of an override, and missing fields are
-// taken from the limit that it replaces, as weir.Rule.ForKey describes.
+// limit reads a limit, whose defaults are in s. If the limit is the only one in its list, single is
+// true. If own is true, the limit is part of an override, and missing fields are taken from the
+// limit that it replaces, as weir.Rule.ForKey describes.
 func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings, own, single bool) (l limit) {
 	before := len(d.errs)
 	required := []string{"limit", "period"}

@@ -114,8 +114,8 @@ func (d *decoder) decode() []rule {
 	return rules
 }
 
-// rules reads the rules of one file. The argument s contains the defaults of the rules, and the
-// argument places maps the name of each rule read so far to its place.
+// rules reads the rules of one file. The defaults of the rules are in s, and places maps the name
+// of each rule read so far to its place.
 func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 	n := d.fields["limits"]
 	if n == nil {

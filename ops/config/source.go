@@ -114,9 +114,9 @@ func (d *source) parse(data []byte) ast.Node {
 // maxDepth is the number of levels to which lists and mappings in one line may be nested.
 const maxDepth = 16
 
-// mapping returns the values of a mapping by field. The argument what describes the mapping in
-// messages, such as "a rule". The other arguments list the fields that the mapping may have, and
-// the fields that it must have.
+// mapping returns the values of a mapping by field. Messages describe the mapping by the given
+// text, such as "a rule". The last two arguments list the fields that the mapping may have and must
+// have.
 func (d *source) mapping(n ast.Node, what string, known []string, required ...string) fields {
 	before := len(d.errs)
 	m, ok := n.(*ast.MappingNode)

@@ -153,7 +153,7 @@ func (l *Live) checkRead(rule string) {
 
 // Of returns a function for the ForKey field of the weir.Rule with the given name. If the table has
 // an override for a key, the returned function returns the override's policy. Otherwise, it returns
-// file(key), or the zero Policy if file is nil. The argument file can be, for example, the ForKey
+// file(key), or the zero Policy if file is nil. The given function can be, for example, the ForKey
 // method of a Table.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
@@ -501,7 +501,7 @@ func decode(name, text string) (o Override, err error) {
 //
 //	Policy: weir.When(live.DenyFrom("api", weir.ClientAddr()), weir.Denied()),
 //
-// To deny a network, call Set with an Entry whose Network and Denied are set. The argument find
+// To deny a network, call Set with an Entry whose Network and Denied are set. The given function
 // must return the client address of a request; use weir.ClientAddr with the proxies that the rule
 // trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {

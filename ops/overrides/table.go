@@ -236,8 +236,8 @@ func (t *Table) ForKey(key string) weir.Policy {
 	return t.find(first, second)
 }
 
-// find returns the policy of the most specific entry for a key. For a table of joined keys, the
-// arguments key and second are the two parts of the key.
+// find returns the policy of the most specific entry for a key. For a table of joined keys, key and
+// second are the two parts of the key.
 func (t *Table) find(key, second string) weir.Policy {
 	if len(t.exact) > 0 {
 		if n := t.exact[storedkey.Of(key)]; n != nil {

@@ -69,8 +69,8 @@ func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
 // outcome. It returns one Count for each of 180 intervals, oldest first. The length of an interval
 // is HistoryEvery. The last interval is still in progress; the second result is the time since it
 // began. A request counts as allowed if no rule refused it, and as refused under each rule that
-// refused it. If the argument rule is "", every request is counted once. An interval without
-// requests has a zero Count.
+// refused it. If the rule's name is "", every request is counted once. An interval without requests
+// has a zero Count.
 func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

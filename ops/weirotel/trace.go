@@ -19,8 +19,8 @@ import (
 )
 
 // Trace returns a store that records each call to next as a span if the caller's context contains a
-// sampled span. Pass the returned store to weir.New. Trace should wrap all other stores; the
-// argument next is, for example, a store from package stack.
+// sampled span. Pass the returned store to weir.New. Trace should wrap all other stores, so next
+// is, for example, a store from package stack.
 //
 //	limiter, err := weir.New(weirotel.Trace(otel.Tracer("weir"), store), weir.Options{Rules: rules})
 //

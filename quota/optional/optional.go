@@ -62,9 +62,10 @@ type Stepper interface {
 // wait. Charges leave the queue one after the other.
 type Queuer interface {
 	// Queue adds a charge of cost > 0 units to the queue. The charge leaves the queue when its slot
-	// begins, but never before the time at. Both now and at are in µs since 1970. Queue returns the
-	// state that includes the charge, the time until the charge leaves the queue, and true. If
-	// there is no room, Queue returns s, the time until there is room (or Never), and false.
+	// begins, but never before a given time (at). Both now and at are in µs since 1970. Queue
+	// returns the state that includes the charge, the time until the charge leaves the queue, and
+	// true. If there is no room, Queue returns s, the time until there is room (or Never), and
+	// false.
 	Queue(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, wait time.Duration, ok bool)
 }
 
@@ -79,7 +80,7 @@ type Reserver interface {
 // A Canceler is a quota.Algorithm that can refund the units of a particular reservation. Other
 // algorithms refund the newest units, which may belong to a different caller.
 type Canceler interface {
-	// Cancel refunds n > 0 of the units that were spent at the instant at, or fewer if fewer of
+	// Cancel refunds n > 0 of the units that were spent at a given instant, or fewer if fewer of
 	// these still count. This instant may be earlier or later than now; both are in µs since 1970.
 	// Units that Cancel cannot identify stay spent.
 	Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State
@@ -89,7 +90,7 @@ type Canceler interface {
 // ModeForce spends the units as if the Quota were 2^50. The limit then refuses charges until
 // enough of the spent units have expired.
 type Forcer interface {
-	// Force spends cost > 0 units even if they do not fit. They are spent at the instant at, which
+	// Force spends cost > 0 units even if they do not fit. They are spent at a given instant, which
 	// is in µs since 1970 and never earlier than s.At.
 	Force(s quota.State, l *quota.Limit, at, cost int64) quota.State
 }

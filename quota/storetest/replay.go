@@ -122,8 +122,8 @@ func (r *replay) states(charges []quota.Charge, now int64) []quota.State {
 	return states
 }
 
-// compare fails the test unless t and want have the same results. The argument before contains the
-// states before the transaction.
+// compare fails the test unless t and want have the same results. The states are those before the
+// transaction.
 func (r *replay) compare(t, want *quota.Transaction, before []quota.State) {
 	r.Helper()
 	now := t.At.UnixMicro()

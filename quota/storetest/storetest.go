@@ -21,8 +21,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Run runs every test as a subtest. For each subtest, it calls the function open to get a new
-// store. If open starts a server or a goroutine, it should stop it with t.Cleanup.
+// Run runs every test as a subtest. For each subtest, it calls open to get a new store. If open
+// starts a server or a goroutine, it should stop it with t.Cleanup.
 //
 // Subtests cannot run inside a testing/synctest bubble. To test a store in bubbles, range over
 // Tests and run each test in a separate bubble.

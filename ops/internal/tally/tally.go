@@ -132,8 +132,8 @@ func IsNear(l *quota.Limit, d *quota.Decision, replicas int) bool {
 	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
 }
 
-// readLimits returns a Read that calls read for each limit. The function emit that is passed to
-// read adds the values of "rule", "limit" and "mode".
+// readLimits returns a Read that calls read for each limit. The Emit that is passed to read adds
+// the values of "rule", "limit" and "mode".
 func (t *Tally) readLimits(read func(n *counts, emit Emit)) Read {
 	return func(emit Emit) {
 		t.limits.each(func(k key, n *counts) {

@@ -13,7 +13,7 @@ import (
 // A Conns value holds a client's connections to one Redis. When a budget is used up, it shows
 // whether Redis or the process is late. If the process is late, the kernel has already received the
 // answer. If Redis is silent, the kernel has received nothing. This is true even if the goroutine
-// that checks runs late. The method add registers each new connection.
+// that checks runs late. Each new connection is registered by add.
 type Conns struct {
 	began time.Time // the int64 times in Conns are in ns since began
 
@@ -85,11 +85,11 @@ const (
 	notHeard              // Redis has not answered: the command was written, and nothing was received
 )
 
-// fault returns the reason why n calls have no answers. The argument sent is the time at which the
-// first of them began. Redis counts as silent only if it has not answered for at least the duration
-// least. The function others reports whether the client may use connections that are unknown to c,
-// or has no connections left. It is called without the lock of c, because the client's pool
-// acquires that lock while holding its own when it closes connections.
+// fault returns the reason why n calls, the first of which began at the given time, have no
+// answers. Redis counts as silent only if it has not answered for at least the duration least. The
+// given function reports whether the client may use connections that are unknown to c, or has no
+// connections left. It is called without the lock of c, because the client's pool acquires that
+// lock while holding its own when it closes connections.
 func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(known int) bool) fault {
 	if c == nil {
 		return unknown
@@ -101,9 +101,9 @@ func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(kn
 	return f
 }
 
-// seen returns the fault as far as it can be determined from c alone. If the result known is 0 or
-// more, it is the number of connections of c, and the fault is correct only if the client uses no
-// other connections.
+// seen returns the fault as far as it can be determined from c alone. The second result is −1, or
+// the number of connections of c. In the latter case, the fault is correct only if the client uses
+// no other connections.
 func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,10 +135,10 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 }
 
 // look examines the connections that wait for an answer, including those that are still being
-// opened. The result waiting is the number of connections whose command was written at the time
-// first or later. The result longest is the longest wait of a connection for which the kernel has
-// received nothing. The result answered is true if the kernel has received an answer for one of the
-// connections, and unread is true if it already had the answer at the last check.
+// opened. It returns the number of connections whose command was written at the time first or
+// later, and the longest wait of a connection for which the kernel has received nothing. If the
+// kernel has received an answer for one of the connections, answered is true. If it already had the
+// answer at the last check, unread is also true.
 func (c *Conns) look(first, now int64) (waiting int, longest time.Duration, answered, unread bool) {
 	for w, before := range c.all {
 		p := w.Value()

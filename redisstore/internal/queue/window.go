@@ -29,8 +29,8 @@ type pace struct {
 // call contributes to service at most twice the average plus 1 ms.
 //
 // If even the fastest call of an interval is slow although the window shrinks, the round trip has
-// probably become longer. In this case, learn raises the field trip to the time of that call, but
-// to at most half of the timeout. This bound is needed because the reason may be load from other
+// probably become longer. In this case, learn raises q.trip to the time of that call, but to at
+// most half of the timeout. This bound is needed because the reason may be load from other
 // processes: if all of them enlarged their windows, every answer would be late.
 func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 	own := max(0, min(took, now.Sub(b.began))) // tick may have set the clock back

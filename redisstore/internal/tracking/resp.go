@@ -45,8 +45,8 @@ func write(w *bufio.Writer, args []any) {
 	}
 }
 
-// read reads a value: an int64, a string, an Error, a list of values, or nil. The result push is
-// true if the value is a push message rather than a reply.
+// read reads a value: an int64, a string, an Error, a list of values, or nil. It returns true if
+// the value is a push message rather than a reply.
 func read(r *bufio.Reader) (v any, push bool, err error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {

@@ -147,8 +147,8 @@ func (c *Conn) Close() {
 	})
 }
 
-// Proven returns a time before which all changes of tracked keys have been reported. The result ok
-// is false if no keys are tracked.
+// Proven returns a time before which all changes of tracked keys have been reported. It returns
+// false if no keys are tracked.
 func (c *Conn) Proven() (at time.Time, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

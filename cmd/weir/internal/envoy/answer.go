@@ -11,8 +11,8 @@ import (
 )
 
 // status returns the answer to a descriptor. The hits of the descriptor are added to the stats of
-// the limit, unless the descriptor refunds hits or the store has not counted them. The argument
-// near is a fraction of the limit: hits above this fraction count as near the limit.
+// the limit, unless the descriptor refunds hits or the store has not counted them. Hits above the
+// given fraction of the limit count as near the limit.
 func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:

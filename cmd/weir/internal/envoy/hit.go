@@ -68,9 +68,9 @@ func (s *Service) descriptors(r *ratelimit.RateLimitRequest) ([]hit, error) {
 	return ds, nil
 }
 
-// describe sets the fields of the hit a for the descriptor d of the call r. The argument domain is
-// the node for r's domain, or nil if no file defines that domain. The names of the limits that the
-// limit of d replaces are added to the argument replaced.
+// describe sets the fields of the hit a for the descriptor d of the call r. It is given the node
+// for r's domain, or nil if no file defines that domain. It adds the names of the limits that the
+// limit of d replaces to the map.
 func (s *Service) describe(a *hit, r *ratelimit.RateLimitRequest, d *common.RateLimitDescriptor, domain *node,
 	replaced map[string]bool) error {
 	if domain == nil {

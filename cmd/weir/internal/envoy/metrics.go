@@ -73,8 +73,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// observe counts a call that began at the given time. The argument method is the full name of the
-// called method, such as /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit.
+// observe counts a call that began at the given time. It is given the full name of the called
+// method, such as /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit.
 func (m *metrics) observe(method string, began time.Time) {
 	method = method[strings.LastIndexByte(method, '/')+1:]
 	m.requests.WithLabelValues(method).Inc()
@@ -99,9 +99,8 @@ func (m *metrics) remove(labels [3]string) {
 	}
 }
 
-// count adds a number of hits to the metrics of a limit. The argument after is the number of hits
-// in the window, including these hits. The argument ratio is a fraction of the quota: hits above
-// this fraction count as near the limit.
+// count adds hits to the metrics of a limit. It is given the number of hits in the window,
+// including these (after), and a fraction of the quota above which hits count as near the limit.
 func (s *stats) count(hits, after, quota uint64, ratio float32, shadow bool) {
 	before := after - min(hits, after)
 	near := uint64(math.Floor(float64(float32(quota) * ratio)))

@@ -71,8 +71,8 @@ func (c *overCache) recall(a *hit, now time.Time) bool {
 }
 
 // keep remembers the counter of a descriptor that exceeds its limit according to the store. The
-// counter of a descriptor that has refunded hits is removed. The argument before must be a time
-// before the store's decision, so that the counter is never kept beyond the end of its window.
+// counter of a descriptor that has refunded hits is removed. The given time must be before the
+// store's decision, so that the counter is never kept beyond the end of its window.
 func (c *overCache) keep(a *hit, before time.Time) {
 	if c == nil || !a.refund && a.used <= uint64(a.proto.RequestsPerUnit) {
 		return

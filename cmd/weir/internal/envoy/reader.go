@@ -126,8 +126,8 @@ func (f *fields) Visit(n ast.Node) ast.Visitor {
 	return f
 }
 
-// descriptors adds the descriptors in list to the children of n. The argument path is the YAML path
-// of n in the file, and the argument names lists the nodes from the domain to n.
+// descriptors adds the descriptors in list to the children of n. The YAML path of n in the file is
+// in path, and names lists the nodes from the domain to n.
 func (r *reader) descriptors(n *node, list []descriptorYAML, path string, names []string) {
 	if len(list) > 0 && len(names) > maxDepth {
 		r.errorf(path, "nested too deeply")
@@ -170,7 +170,7 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, path string, names 
 	}
 }
 
-// limit returns the limit of d and adds it to the Config. The argument path is the YAML path of d.
+// limit returns the limit of d, whose YAML path is given, and adds it to the Config.
 func (r *reader) limit(d *descriptorYAML, path string, names []string) *limit {
 	metadata, err := structpb.NewStruct(d.Metadata)
 	if err != nil {

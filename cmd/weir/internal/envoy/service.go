@@ -60,7 +60,7 @@ type Service struct {
 	noDomain  *slog.Logger // gets a line about calls with a domain that no file defines
 }
 
-// NewService returns a service that counts in store. The argument path names a limits file, or a
+// NewService returns a service that counts in store. The path is that of a limits file or of a
 // directory of such files. NewService returns an error if the files cannot be loaded.
 func NewService(path string, store quota.Store, o Options) (*Service, error) {
 	s := newService(store, o)
