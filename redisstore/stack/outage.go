@@ -127,7 +127,6 @@ func (o *outages) over() {
 		o.logger.Info("stack: use of Redis continues", "after", period.Rounded(time.Since(o.began)))
 	}
 	o.began, o.slow, o.logged, o.writes = time.Time{}, time.Time{}, false, false
-	o.loud.Reset()
 }
 
 // fallback returns a fallback that does not log outages itself, because o logs them.

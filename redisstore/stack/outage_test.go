@@ -17,12 +17,14 @@ import (
 )
 
 // TestChecksPause: requests that get an ErrUnusable, of an algorithm that only their rule has,
-// do not check a Redis again and again that can decide all others.
+// do not check a Redis again and again that can decide all others, and each check that passes does not lead
+// to further lines.
 func TestChecksPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		checks := 0
 		unusable := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return quota.ErrUnusable })
-		p := primary{unusable, &checker{outages: outages{logger: slog.New(slog.DiscardHandler), effect: func() string { return "" }}, probe: func(context.Context, ...quota.Limit) error {
+		log := &weirtest.Log{}
+		p := primary{unusable, &checker{outages: outages{logger: slog.New(slog.NewTextHandler(log, nil)), loud: sparse.Gate{Every: time.Minute}, effect: func() string { return "" }}, probe: func(context.Context, ...quota.Limit) error {
 			checks++
 			return nil
 		}, eval: func(context.Context, string, []string, ...any) *redis.Cmd { return redis.NewCmd(t.Context()) },
@@ -38,6 +40,9 @@ func TestChecksPause(t *testing.T) {
 		}
 		if most := int(seconds * time.Second / longestPause); checks < 2 || checks > most {
 			t.Errorf("got %d checks in %d s, want at most %d", checks, seconds, most)
+		}
+		if n := strings.Count(log.String(), "until it is changed"); n != 1 || strings.Count(log.String(), "\n") > 2 {
+			t.Errorf("got %d lines in a minute, want 1, and one about the end:\n%s", n, log)
 		}
 	})
 }
