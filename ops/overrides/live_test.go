@@ -59,7 +59,7 @@ func newReplica(t *testing.T, store quota.Store, keeper overrides.Keeper, file f
 
 func redisReplica(t *testing.T, addr string) *replica {
 	t.Helper()
-	o := redisstore.ClientOptions(time.Second, addr)
+	o := redisstore.ClientOptions(5*time.Second, addr)
 	rdb := redis.NewUniversalClient(o)
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 5 * time.Second})
 	if err != nil {

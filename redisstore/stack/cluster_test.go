@@ -32,17 +32,17 @@ func testOneMasterDown(t *testing.T, fail func(*redistest.Proc) (work func())) {
 			t.Fatal(err)
 		}
 	}
-	open := func() redis.UniversalClient {
-		rdb := redis.NewUniversalClient(redisstore.ClientOptions(time.Second, cluster.Addrs()...))
+	open := func(timeout time.Duration) redis.UniversalClient {
+		rdb := redis.NewUniversalClient(redisstore.ClientOptions(timeout, cluster.Addrs()...))
 		t.Cleanup(func() { rdb.Close() })
 		return rdb
 	}
-	store, err := stack.New(open(), stack.Options{Replicas: 1, Redis: redisstore.Options{Timeout: time.Second}})
+	store, err := stack.New(open(time.Second), stack.Options{Replicas: 1, Redis: redisstore.Options{Timeout: time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	other, err := redisstore.New(open(), redisstore.Options{Timeout: time.Second}) // whose refusals store does not know
+	other, err := redisstore.New(open(5*time.Second), redisstore.Options{Timeout: 5 * time.Second}) // whose refusals store does not know
 	if err != nil {
 		t.Fatal(err)
 	}
