@@ -137,8 +137,8 @@
 // "2001:db8:1:2::/64". The same client has different keys under rules with different KeyFuncs. A
 // key that has never been used has its full quota. A key longer than 128 bytes is shown as its
 // digest ([quota.Charge.StoredKey]). Queries accept either the key or the digest. JSON cannot express
-// a key that is not valid UTF-8. In /top, /refusals and /bans, such a key has a field "query", such
-// as "rule=api&key=%FF", which is the query for requests about this key.
+// a key that is not valid UTF-8. In /top, /refusals, /bans and /overrides, such a key has a field
+// "query", such as "rule=api&key=%FF", which is the query for requests about this key.
 //
 // If a rule's KeyFunc hashes something other than an address, such as an API key, and the rule is not
 // in Options.File, queries must contain the hashed key, which [weir.HashedKey] computes. For a rule

@@ -14,8 +14,7 @@ import (
 )
 
 type topBody struct {
-	keyed
-	Query  string  `json:"query,omitempty"`
+	listed
 	Count  int64   `json:"count"`
 	Error  int64   `json:"error"`            // Count may be too high by up to this number
 	Reason string  `json:"reason,omitempty"` // of the last refusal
@@ -29,8 +28,7 @@ func topBodies(keys []watch.Refused, rule string) []topBody {
 		if rule != "" && rule != k.Rule {
 			continue
 		}
-		of := keyed{k.Rule, scope{Key: k.Key}}
-		b := topBody{keyed: of, Query: of.inQuery(), Count: k.Count, Error: k.Error, Reason: k.Reason.String(), Shadow: k.Shadow}
+		b := topBody{listed: listedOf(k.Rule, scope{Key: k.Key}), Count: k.Count, Error: k.Error, Reason: k.Reason.String(), Shadow: k.Shadow}
 		if !k.Last.IsZero() {
 			b.Ago = seconds(time.Since(k.Last))
 		}
@@ -67,8 +65,7 @@ type refusalBody struct {
 	At    time.Time `json:"at"`
 	Last  time.Time `json:"last"`
 	Count int64     `json:"count"`
-	keyed
-	Query      string  `json:"query,omitempty"`
+	listed
 	Reason     string  `json:"reason"`
 	Limit      string  `json:"limit,omitempty"`
 	RetryAfter float64 `json:"retry_after,omitempty"` // seconds; missing if no wait helps
@@ -90,8 +87,7 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 		if rule != "" && rule != l.Rule || key != "" && l.Key != h.storedKey(l.Rule, key) {
 			continue
 		}
-		of := keyed{l.Rule, scope{Key: l.Key}}
-		b := refusalBody{l.At.UTC(), l.Last.UTC(), l.Count, of, of.inQuery(), l.Reason.String(), l.Limit, 0, l.Route, l.Shadow,
+		b := refusalBody{l.At.UTC(), l.Last.UTC(), l.Count, listedOf(l.Rule, scope{Key: l.Key}), l.Reason.String(), l.Limit, 0, l.Route, l.Shadow,
 			l.LeftOut, l.Reason}
 		if l.RetryAfter != quota.Never {
 			b.RetryAfter = seconds(l.RetryAfter)
@@ -120,10 +116,9 @@ func (h *Handler) refusalsAnswer(c *call) (any, error) {
 }
 
 type banBody struct {
-	keyed
-	Query string  `json:"query,omitempty"`
-	For   float64 `json:"banned_for,omitempty"` // seconds; missing if the ban does not expire
-	Note  string  `json:"note,omitempty"`
+	listed
+	For  float64 `json:"banned_for,omitempty"` // seconds; missing if the ban does not expire
+	Note string  `json:"note,omitempty"`
 }
 
 // bansAnswer returns the bans that this process knows, and the networks that are denied.
@@ -144,7 +139,7 @@ func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, e
 	list := []banBody{}
 	for _, o := range h.o.Overrides.All() {
 		if b := bodyOfOverride(o); b.Network != "" {
-			list = append(list, banBody{keyed: b.keyed, For: b.EndsAfter, Note: b.Note})
+			list = append(list, banBody{b.listed, b.EndsAfter, b.Note})
 		}
 	}
 	known := h.o.Bans.Keys()
@@ -158,8 +153,7 @@ func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, e
 			return list, err
 		}
 		if rest > 0 {
-			of := keyed{k.Rule, scope{Key: k.Key}}
-			list = append(list, banBody{keyed: of, Query: of.inQuery(), For: seconds(rest)})
+			list = append(list, banBody{listed: listedOf(k.Rule, scope{Key: k.Key}), For: seconds(rest)})
 		}
 	}
 	return slices.DeleteFunc(list, func(b banBody) bool { return name != "" && name != b.Rule }), nil

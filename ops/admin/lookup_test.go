@@ -497,11 +497,13 @@ func TestKeysInJSON(t *testing.T) {
 	store, top := memstore.New(memstore.Options{}), watch.NewTop(100)
 	rule := hourly("api", 1)
 	rule.Key = weir.ByHeader("X-Key")
+	live := overrides.NewLive(overrides.LiveOptions{})
+	rule.ForKey = live.Of("api", nil)
 	l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Observe: top.Observe, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Top: top})
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Top: top, Overrides: live})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -513,7 +515,12 @@ func TestKeysInJSON(t *testing.T) {
 			l.Handler(served).ServeHTTP(httptest.NewRecorder(), r)
 		}
 	}
-	for _, list := range []string{"top", "refusals"} {
+	for _, key := range keys {
+		if w := send(h, "POST", "/override?rule=api&key="+url.QueryEscape(key), `{"denied": true}`); w.Code != 200 {
+			t.Fatal(w.Body)
+		}
+	}
+	for _, list := range []string{"top", "refusals", "overrides"} {
 		text := send(h, "GET", "/"+list, "").Body.String()
 		if strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
 			t.Errorf("/%s: got %q, want escapes", list, text)

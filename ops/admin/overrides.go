@@ -38,7 +38,7 @@ func durationOf(seconds float64, hint string) (time.Duration, error) {
 }
 
 type overrideBody struct {
-	keyed
+	listed
 	Limits    []limitBody `json:"limits,omitempty"`
 	Unlimited bool        `json:"unlimited,omitempty"`
 	Denied    bool        `json:"denied,omitempty"`
@@ -74,7 +74,7 @@ func (h *Handler) overridesOf(rule string) *overridesBody {
 }
 
 func bodyOfOverride(o overrides.Override) overrideBody {
-	b := overrideBody{keyed: keyed{o.Rule, scopeOfEntry(&o.Entry)}, Unlimited: o.Unlimited, Denied: o.Denied, Note: o.Note}
+	b := overrideBody{listed: listedOf(o.Rule, scopeOfEntry(&o.Entry)), Unlimited: o.Unlimited, Denied: o.Denied, Note: o.Note}
 	if !o.End.IsZero() {
 		b.EndsAfter = seconds(time.Until(o.End))
 	}

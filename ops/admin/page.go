@@ -62,13 +62,18 @@ func (k keyed) Query() template.URL {
 	return template.URL("rule=" + url.QueryEscape(k.Rule) + "&" + name + "=" + url.QueryEscape(value))
 }
 
-// inQuery returns the Query of a key that JSON cannot express, because it is not valid UTF-8, and ""
-// for any other key.
-func (k keyed) inQuery() string {
-	if utf8.ValidString(k.Key) {
-		return ""
+// A listed is an element of a list in JSON.
+type listed struct {
+	keyed
+	Exact string `json:"query,omitempty"` // the Query of a key that JSON cannot express, because it is not valid UTF-8
+}
+
+func listedOf(rule string, s scope) listed {
+	l := listed{keyed: keyed{rule, s}}
+	if _, text := s.parameter(); !utf8.ValidString(text) {
+		l.Exact = string(l.Query())
 	}
-	return string(k.Query())
+	return l
 }
 
 // visible returns a text that may come from a client, with some characters replaced by escapes:

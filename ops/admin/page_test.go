@@ -162,6 +162,7 @@ func TestTopAndBans(t *testing.T) {
 	s.json("GET", "/refusals?rule=app", "", 404, `there is no rule`)
 	s.json("GET", "/top?rule=app", "", 404, `there is no rule`)
 	s.json("GET", "/bans", "", 200, `{"bans":[{"rule":"api","key":"mallory","banned_for":`)
+	s.expect("?tab=keys", nil, 200, `href="./?rule=api&amp;key=mallory"`, `href="./?do=unban&amp;rule=api&amp;key=mallory#main"`)
 	s.json("POST", "/ban?rule=api&key=trudy", `{"seconds": 3600}`, 200, `trudy`)
 	s.json("POST", "/ban?rule=api&key=trudy", `{"seconds": 1e-6}`, 200, `trudy`) // changes nothing
 	s.json("GET", "/bans?rule=api", "", 200, `{"bans":[{"rule":"api","key":"trudy","banned_for":`)

@@ -381,7 +381,7 @@ type explanation struct {
 	refusals watch.Refused
 }
 
-// byClient begins the sentence about a client whose address is not known.
+// byClient begins the sentence about a client of whom too little is known.
 const byClient = "a list or the Policy of the rule may allow or deny the client by "
 
 // Answer returns the explanation in a few words.
