@@ -207,8 +207,9 @@ type parted struct {
 
 // Take implements quota.Store.
 func (p parted) Take(ctx context.Context, t *quota.Transaction) error {
-	refundsBoth := slices.ContainsFunc(t.Charges, func(c quota.Charge) bool { return c.FellBack != t.Charges[0].FellBack })
-	if ctx.Err() == nil && (refundsBoth || p.breaker.Stats().Open || p.redis.Slow(ctx, t) != nil) {
+	refundsBoth := func(c quota.Charge) bool { return c.FellBack != t.Charges[0].FellBack }
+	if len(t.Charges) > 1 && ctx.Err() == nil &&
+		(p.breaker.Stats().Open || p.redis.Slow(ctx, t) != nil || slices.ContainsFunc(t.Charges[1:], refundsBoth)) {
 		if done, err := p.redis.TakeParts(ctx, t, p.FallbackStore.Take); done {
 			return err
 		}
