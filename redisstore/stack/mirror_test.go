@@ -63,6 +63,8 @@ func TestLateAnswers(t *testing.T) {
 	}{
 		"gcra":           {algorithms.GCRA(1000, time.Hour), 1000 + 2*17},
 		"burst":          {algorithms.TokenBucket(100, 1000, time.Hour), 100 + 2*17},
+		"anchored":       {algorithms.AnchoredWindow(1000, time.Hour), 1000},
+		"leaky bucket":   {algorithms.LeakyBucket(1000, 1000, time.Hour), 1000 + 2*17},
 		"fixed window":   {algorithms.FixedWindow(1000, time.Hour), 1000},
 		"sliding window": {algorithms.SlidingWindow(1000, time.Hour), 1000},
 		"sliding log":    {algorithms.SlidingLog(1000, time.Hour), 1000},

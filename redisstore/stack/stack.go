@@ -42,7 +42,9 @@
 // process, use [Store.Undivided]. The store logs when an outage begins and when it ends.
 //
 // A key that Redis has refused has no units left in memory at first, so it gains nothing when an
-// answer of Redis is late. A call with quota.ModeForget takes effect in Redis and in memory.
+// answer of Redis is late. Under a sliding log or an anchored window, it then has none for a whole
+// Period, even if Redis would have had units earlier. A call with quota.ModeForget takes effect in
+// Redis and in memory.
 //
 // # Start
 //
