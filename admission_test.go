@@ -1237,7 +1237,7 @@ func (u *reuser) send(data []byte, depth int) string {
 	if depth == 0 {
 		u.log.Reset()
 	}
-	time.Sleep(time.Duration(11+data[0]) * time.Second) // known bans are looked up again, as a new Limiter does
+	time.Sleep(time.Duration(11+int(data[0])) * time.Second) // known bans are looked up again, as a new Limiter does
 	if u.limiter == nil || !u.reuses {
 		u.limiter = must(u.t, u.store, u.options)
 	}
