@@ -61,7 +61,7 @@ func TestMemory(t *testing.T) {
 			if !rounds.Long() {
 				m.rounds /= 5
 			}
-			for range rounds.N(1, 10) {
+			for range rounds.N(1, 5) {
 				if m.store = nil; !s.expires {
 					m.run(t)
 				} else {

@@ -1024,7 +1024,7 @@ func TestLongLogs(t *testing.T) {
 func longLogs(t *testing.T, rdb *redis.Client, server world) {
 	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 6))
-	for n := range rounds.N(1, 12) {
+	for n := range rounds.N(1, 6) {
 		n += r.IntN(12)
 		h := newHistory(r, server, newStore(t, rdb))
 		h.limits, h.keys, h.long, h.tiers = nil, h.keys[:1], true, false

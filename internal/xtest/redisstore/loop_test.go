@@ -45,7 +45,7 @@ func TestLoopWrites(t *testing.T) {
 	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 7))
 	now := time.UnixMicro(1_700_000_000_000_000)
-	for range rounds.N(8, 200) {
+	for range rounds.N(8, 80) {
 		server.FlushDB()
 		direct, log := withPrefix("own:"), ""
 		alike, back := r.IntN(2) == 0, []quota.Charge{}
