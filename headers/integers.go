@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// An integers value caches the text of integers in recent responses. How much of a quota is left
-// and the Unix second of a reset are usually the same as in an earlier response, or differ by one.
-type integers [1 << 7]struct {
+// An integerCache caches the text of integers in recent responses. How much of a quota is left and
+// the Unix second of a reset are usually the same as in an earlier response, or differ by one.
+type integerCache [1 << 7]struct {
 	known  atomic.Pointer[decade]
 	missed atomic.Int64 // the last integer that known did not contain
 }
@@ -21,7 +21,7 @@ type decade struct {
 }
 
 // value returns the field value for n, which must be at least 0.
-func (s *integers) value(n int64) []string {
+func (s *integerCache) value(n int64) []string {
 	tens := uint64(n) / 10
 	place := &s[tens*0x9e3779b97f4a7c15>>57] // a hash, because many numbers are round and would have the same remainder
 	if d := place.known.Load(); d != nil && d.tens == tens {

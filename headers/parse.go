@@ -132,13 +132,13 @@ func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Durati
 // A reader collects the limits that the fields of a response describe.
 type reader struct {
 	h        http.Header
-	base     time.Time // waits are counted from this time
-	known    []known   // the limits found so far, policies first
+	base     time.Time    // waits are counted from this time
+	known    []foundLimit // the limits found so far, policies first
 	policies int
 }
 
-// A known value holds a Limit and the values by which its policy is found.
-type known struct {
+// A foundLimit holds a Limit and the values by which its policy is found.
+type foundLimit struct {
 	limit        Limit
 	ietf         bool // the limit comes from the IETF fields, not from those of drafts 06 and 07
 	partition    byteSequence
@@ -150,7 +150,7 @@ type known struct {
 func (r *reader) readPolicies() {
 	policies, _ := r.members(policyField, false)
 	for _, m := range policies {
-		k := known{limit: Limit{Unit: Requests, Remaining: -1}}
+		k := foundLimit{limit: Limit{Unit: Requests, Remaining: -1}}
 		l := &k.limit
 		switch v := m.value.(type) {
 		case string:
@@ -184,7 +184,7 @@ func (r *reader) readRateLimit() {
 			continue
 		}
 		l.ResetAfter = r.after(count(m.param(timeParam)), 0)
-		k := known{limit: l, ietf: true}
+		k := foundLimit{limit: l, ietf: true}
 		k.partition, _ = m.param(partitionParam).(byteSequence)
 		r.join(k)
 	}
@@ -204,7 +204,7 @@ func (r *reader) readRateLimit() {
 		}
 	}
 	if l.Limit >= 0 || l.Remaining >= 0 {
-		r.join(known{limit: l})
+		r.join(foundLimit{limit: l})
 	}
 }
 
@@ -251,7 +251,7 @@ func count(v any) int64 {
 // join adds the Remaining of a limit to the limit's policy. If there is no such policy, or if it
 // already has a Remaining, join adds the limit as a separate one. A limit or a policy without a
 // partition key matches any partition key.
-func (r *reader) join(k known) {
+func (r *reader) join(k foundLimit) {
 	l := &k.limit
 	for i := range r.known[:r.policies] {
 		p := &r.known[i]
@@ -270,7 +270,7 @@ func (r *reader) join(k known) {
 	r.add(k)
 }
 
-func (r *reader) add(k known) {
+func (r *reader) add(k foundLimit) {
 	if len(r.known) < maxLimits {
 		r.known = append(r.known, k)
 	}
@@ -294,10 +294,10 @@ func (r *reader) readTriple(t *triple, unit string) {
 	}
 	l.ResetAfter = r.wait(r.h.Get(named.reset))
 	if t.dialect == Draft06 {
-		r.join(known{limit: l})
+		r.join(foundLimit{limit: l})
 		return
 	}
-	r.add(known{limit: l})
+	r.add(foundLimit{limit: l})
 }
 
 // units returns at most maxLimits of the units that the fields of t name, in alphabetical order.

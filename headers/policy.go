@@ -21,7 +21,7 @@ type Writer struct {
 	fields  []string            // the names of all fields
 	expose  []string            // the names of all fields in one line; nil without Exposed
 	lower   map[string]string   // maps each name to lower case
-	recent  integers
+	recent  integerCache
 }
 
 // NewWriter returns a Writer for limits with the given units. Without units, the Writer is for
@@ -95,14 +95,14 @@ type Prepared struct {
 	older     []string // 100;w=60, of the drafts 06 and 07
 	remaining string   // "api";r=
 	named     []triple
-	together  atomic.Pointer[together]
+	together  atomic.Pointer[policyList]
 
 	replicas int                      // the number of replicas among which the limit is divided, or 0
 	share    atomic.Pointer[Prepared] // the share of one replica in the last response with Replicas > 1
 }
 
-// A together value holds the value of RateLimit-Policy for several policies.
-type together struct {
+// A policyList holds the value of RateLimit-Policy for several policies.
+type policyList struct {
 	policies []*Prepared
 	value    []string
 }

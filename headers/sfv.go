@@ -47,9 +47,9 @@ func (m *member) setParam(key string, value any) {
 // A byteSequence is the decoded value of a Byte Sequence.
 type byteSequence string
 
-// An other value represents a value that no field about limits uses: a Decimal, Token, Boolean,
-// Date or Display String. Such a value must be well-formed, but is otherwise ignored.
-type other struct{}
+// An otherItem represents a value that no field about limits uses: a Decimal, Token, Boolean, Date
+// or Display String. Such a value must be well-formed, but is otherwise ignored.
+type otherItem struct{}
 
 // parseMembers parses a Dictionary or a List of Items without Inner Lists, according to RFC 9651,
 // section 4.2. If the field has any error, ok is false and the field must be ignored. The running
@@ -127,7 +127,7 @@ func (p *parser) pair() (key string, value any, ok bool) {
 		return "", nil, false
 	}
 	if !p.take('=') {
-		return key, other{}, true
+		return key, otherItem{}, true
 	}
 	value, ok = p.value()
 	return key, value, ok
@@ -146,16 +146,16 @@ func (p *parser) value() (any, bool) {
 		raw, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
 		return byteSequence(raw), ok && err == nil && !strings.ContainsAny(s, "\r\n")
 	case p.take('?'):
-		return other{}, p.take('0') || p.take('1')
+		return otherItem{}, p.take('0') || p.take('1')
 	case p.take('@'):
 		n, ok := p.number()
 		_, integer := n.(int64)
-		return other{}, ok && integer
+		return otherItem{}, ok && integer
 	case p.take('%'):
-		return other{}, p.take('"') && p.display()
+		return otherItem{}, p.take('"') && p.display()
 	case p.rest != "" && (isAlpha(p.rest[0]) || p.rest[0] == '*'):
 		p.span(isToken)
-		return other{}, true
+		return otherItem{}, true
 	}
 	return p.number()
 }
@@ -166,7 +166,7 @@ func (p *parser) number() (any, bool) {
 	whole := p.span(isDigit)
 	if p.take('.') {
 		fraction := p.span(isDigit)
-		return other{}, 1 <= len(whole) && len(whole) <= 12 && 1 <= len(fraction) && len(fraction) <= 3
+		return otherItem{}, 1 <= len(whole) && len(whole) <= 12 && 1 <= len(fraction) && len(fraction) <= 3
 	}
 	n, err := strconv.ParseInt(whole, 10, 64)
 	if negative {

@@ -100,7 +100,7 @@ type Response struct {
 // but not by any of the items, Write removes the dialect's fields instead, because clients would
 // conclude that units are left.
 func (w *Writer) Write(r *Response, items []Item) {
-	x := writing{header: r.Header, recent: &w.recent}
+	x := fieldWriter{header: r.Header, recent: &w.recent}
 	if r.Lower {
 		x.lower = w.lower
 	}
@@ -143,17 +143,17 @@ func isRefused(items []Item) bool {
 	return false
 }
 
-// A writing value sets the fields of a header. It does not point to the Response or its items,
+// A fieldWriter sets the fields of a header. It does not point to the Response or its items,
 // because these would then escape to the heap.
-type writing struct {
+type fieldWriter struct {
 	header http.Header
-	recent *integers
+	recent *integerCache
 	lower  map[string]string // maps names to lower case; nil means that names are written unchanged
 }
 
 // name returns the name under which a field is written. Because it is inlined, only lower case
 // costs a call.
-func (x *writing) name(field string) string {
+func (x *fieldWriter) name(field string) string {
 	if x.lower == nil {
 		return field
 	}
@@ -161,7 +161,7 @@ func (x *writing) name(field string) string {
 }
 
 //go:noinline
-func (x *writing) lowered(field string) string {
+func (x *fieldWriter) lowered(field string) string {
 	if lower, ok := x.lower[field]; ok {
 		return lower
 	}
@@ -169,11 +169,11 @@ func (x *writing) lowered(field string) string {
 }
 
 // set sets a field to the given text.
-func (x *writing) set(field, text string) { x.header[x.name(field)] = []string{text} }
+func (x *fieldWriter) set(field, text string) { x.header[x.name(field)] = []string{text} }
 
-func (x *writing) setInt(field string, n int64) { x.header[x.name(field)] = x.recent.value(n) }
+func (x *fieldWriter) setInt(field string, n int64) { x.header[x.name(field)] = x.recent.value(n) }
 
-func (x *writing) write(w *Writer, r *Response, items []Item) {
+func (x *fieldWriter) write(w *Writer, r *Response, items []Item) {
 	d := w.dialect
 	if tight := tightest(items, ""); tight != nil {
 		for i := range w.triples {
@@ -193,7 +193,7 @@ func (x *writing) write(w *Writer, r *Response, items []Item) {
 }
 
 // writeUnits writes the tightest limit on each unit.
-func (x *writing) writeUnits(d Dialect, items []Item, at time.Time) {
+func (x *fieldWriter) writeUnits(d Dialect, items []Item, at time.Time) {
 	for i := range items {
 		if !firstOfUnit(items, i) {
 			continue
@@ -216,7 +216,7 @@ func (it *Item) resetAfter() time.Duration {
 	return it.of.Limit.FullAfter(it.Decision)
 }
 
-func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
+func (x *fieldWriter) writeTriple(t *triple, it *Item, at time.Time) {
 	x.header[x.name(t.limit)] = it.limit
 	x.setInt(t.remaining, it.Remaining)
 	switch t.format {
@@ -232,7 +232,7 @@ func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
 }
 
 // writeRest writes those fields of the dialects that do not belong to a triple.
-func (x *writing) writeRest(d Dialect, it *Item) {
+func (x *fieldWriter) writeRest(d Dialect, it *Item) {
 	if d&GitHub != 0 {
 		x.setInt(usedField, max(0, it.capacity-it.Remaining))
 		x.header[x.name(resourceField)] = it.resource
@@ -251,7 +251,7 @@ func (x *writing) writeRest(d Dialect, it *Item) {
 
 // writePolicies writes every policy to the field RateLimit-Policy of the dialect IETF. Responses
 // with the same policies share the value.
-func (x *writing) writePolicies(items []Item) {
+func (x *fieldWriter) writePolicies(items []Item) {
 	first, partitions := items[0].Prepared, false
 	for i := range items {
 		partitions = partitions || items[i].PartitionKey != ""
@@ -264,7 +264,7 @@ func (x *writing) writePolicies(items []Item) {
 	case known != nil && known.madeFor(items):
 		x.header[x.name(policyField)] = known.value
 	default:
-		known = &together{value: []string{string(appendPolicies(nil, items))}}
+		known = &policyList{value: []string{string(appendPolicies(nil, items))}}
 		for i := range items {
 			known.policies = append(known.policies, items[i].Prepared)
 		}
@@ -274,7 +274,7 @@ func (x *writing) writePolicies(items []Item) {
 }
 
 // madeFor reports whether t was made for the policies of items.
-func (t *together) madeFor(items []Item) bool {
+func (t *policyList) madeFor(items []Item) bool {
 	if len(t.policies) != len(items) {
 		return false
 	}
@@ -298,7 +298,7 @@ func appendPolicies(buf []byte, items []Item) []byte {
 
 // writeLimits writes the limits whose Remaining is known to the field RateLimit of the dialect
 // IETF. After a refusal, it writes only the limits that refuse the request.
-func (x *writing) writeLimits(items []Item, refused bool) {
+func (x *fieldWriter) writeLimits(items []Item, refused bool) {
 	var few [80]byte
 	buf := few[:0]
 	for i := range items {
@@ -322,7 +322,7 @@ func (x *writing) writeLimits(items []Item, refused bool) {
 	}
 }
 
-// appendPartition appends the parameter pk, a Byte Sequence.
+// appendPartition appends the pk parameter, a Byte Sequence.
 func (it *Item) appendPartition(buf []byte) []byte {
 	if it.PartitionKey == "" {
 		return buf

@@ -23,10 +23,10 @@ const (
 	firstBuckets = 4096
 )
 
-// A blocks value is one of the shards in which a HybridStore keeps its blocks: a hash table in
-// which each block has a slot in one of two buckets. The table has a few more slots than its share
-// of MaxKeys (see spareBlocks), because some buckets fill up earlier than others.
-type blocks struct {
+// A blockShard is one of the shards in which a HybridStore keeps its blocks: a hash table in which
+// each block has a slot in one of two buckets. The table has a few more slots than its share of
+// MaxKeys (see spareBlocks), because some buckets fill up earlier than others.
+type blockShard struct {
 	mu    sync.Mutex
 	most  int // the maximum number of buckets of the table
 	table []blockBucket
@@ -46,14 +46,14 @@ type blocks struct {
 
 type blockBucket [blockWays]block
 
-func (s *blocks) homes(id uint64) [2]*blockBucket {
+func (s *blockShard) homes(id uint64) [2]*blockBucket {
 	one, _ := bits.Mul64(id, uint64(len(s.table)))
 	two, _ := bits.Mul64(id*0xff51afd7ed558ccd, uint64(len(s.table)))
 	return [...]*blockBucket{&s.table[one], &s.table[two]}
 }
 
 // find returns the block of a state, or nil if there is none. The block may have expired.
-func (s *blocks) find(id uint64) *block {
+func (s *blockShard) find(id uint64) *block {
 	if len(s.table) == 0 {
 		return nil
 	}
@@ -74,7 +74,7 @@ const publishAfter = 8
 
 // get returns a copy of the block of a state, if there is one, and publishes the block if it was
 // found often enough (see publishAfter). The block may have expired.
-func (s *blocks) get(id uint64) (b block, found bool) {
+func (s *blockShard) get(id uint64) (b block, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := s.find(id)
@@ -92,20 +92,20 @@ func (s *blocks) get(id uint64) (b block, found bool) {
 }
 
 // unpublish removes the published block of a state. The caller holds the lock.
-func (s *blocks) unpublish(id uint64) {
+func (s *blockShard) unpublish(id uint64) {
 	if b := s.published.Load(); b != nil && b.id == id {
 		s.published.Store(nil)
 		s.repeated = 0
 	}
 }
 
-func (s *blocks) dropped() uint64 {
+func (s *blockShard) dropped() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dropCount
 }
 
-func (s *blocks) drop(id uint64) {
+func (s *blockShard) drop(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b := s.find(id); b != nil {
@@ -117,7 +117,7 @@ func (s *blocks) drop(id uint64) {
 
 // try marks the block of a state before the store is called to watch the state. Only the first call
 // returns true.
-func (s *blocks) try(id uint64) bool {
+func (s *blockShard) try(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.find(id)
@@ -130,7 +130,7 @@ func (s *blocks) try(id uint64) bool {
 }
 
 // retry undoes a call to try.
-func (s *blocks) retry(id uint64) {
+func (s *blockShard) retry(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b := s.find(id); b != nil {
@@ -141,7 +141,7 @@ func (s *blocks) retry(id uint64) {
 
 // keep stores a block in the table. The caller has read drops from s.dropCount before calling the
 // store. If the two values differ, a block was dropped in the meantime, and keep does nothing.
-func (s *blocks) keep(b block, drops uint64) {
+func (s *blockShard) keep(b block, drops uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dropCount != drops {
@@ -158,7 +158,7 @@ func (s *blocks) keep(b block, drops uint64) {
 // room returns a slot for a block: a free slot of the emptier bucket. If there is none and the
 // table cannot grow, room returns the slot of the block that expires soonest. That block is lost,
 // so the wrapped store is called for its key again.
-func (s *blocks) room(id uint64, now int64) *block {
+func (s *blockShard) room(id uint64, now int64) *block {
 	if s.table == nil {
 		s.table = make([]blockBucket, min(s.most, firstBuckets))
 	}
@@ -192,7 +192,7 @@ func (s *blocks) room(id uint64, now int64) *block {
 }
 
 // grow makes the table about twice as large, up to its bound.
-func (s *blocks) grow(now int64) {
+func (s *blockShard) grow(now int64) {
 	old, n := s.table, s.most
 	for (n+1)/2 > len(old) {
 		n = (n + 1) / 2

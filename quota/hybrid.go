@@ -59,7 +59,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	start := time.Now()
 	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: start, wall: start.UnixMicro()}
 	h.watch = newWatch(next, h, o.Logger)
-	h.shards = make([]blocks, min(64, max(1, n/blockPart)))
+	h.shards = make([]blockShard, min(64, max(1, n/blockPart)))
 	for i := range h.shards {
 		part := (n-1)/len(h.shards) + 1
 		h.shards[i].most = (part + part/spareBlocks + blockWays - 1) / blockWays
@@ -74,7 +74,7 @@ type HybridStore struct {
 	start  time.Time // instants in blocks are in µs since start, by the monotonic clock
 	wall   int64     // start, in µs since 1970
 	watch  *watch    // nil if next does not report changes
-	shards []blocks
+	shards []blockShard
 	misses atomic.Int64
 }
 
@@ -128,7 +128,7 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 
 // A blockPlace identifies the place of a charge's block in the cache, if there is a block.
 type blockPlace struct {
-	shard     *blocks
+	shard     *blockShard
 	id        uint64
 	dropCount uint64 // the shard's drops before the call to next
 
@@ -240,7 +240,7 @@ func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue b
 
 // place returns the shard and the fingerprint of a state, and the hash of the key. It is given the
 // hash of the state's names (see Transaction.Plan).
-func (h *HybridStore) place(names uint64, key string) (s *blocks, id, hash uint64) {
+func (h *HybridStore) place(names uint64, key string) (s *blockShard, id, hash uint64) {
 	hash = h.hashKey(key)
 	hi, _ := bits.Mul64(hash, uint64(len(h.shards)))
 	return &h.shards[hi], max(1, (hash^names)*0x9e3779b97f4a7c15), hash

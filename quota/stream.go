@@ -36,19 +36,19 @@ type Stream struct {
 	store Store
 
 	mu     sync.Mutex
-	err    error       // returned by every Draw: a charge is invalid, or the Stream is closed
-	lease  Transaction // the newest lease, that is, the last transaction that took units
-	sent   time.Time   // when the store was called for the lease
-	unused int64       // how many units of the lease can still be drawn
-	taken  int64       // how many units of the lease were drawn
-	back   int64       // how many units were refunded since the lease was taken
-	drawn  int64       // how many units were drawn in all
-	spent  [][]spent   // for each lease, oldest first, one element for each charge
+	err    error          // returned by every Draw: a charge is invalid, or the Stream is closed
+	lease  Transaction    // the newest lease, that is, the last transaction that took units
+	sent   time.Time      // when the store was called for the lease
+	unused int64          // how many units of the lease can still be drawn
+	taken  int64          // how many units of the lease were drawn
+	back   int64          // how many units were refunded since the lease was taken
+	drawn  int64          // how many units were drawn in all
+	spent  [][]drawnLease // for each lease, oldest first, one element for each charge
 }
 
-// A spent value records how many units of one lease were drawn under a charge and not refunded. It
+// A drawnLease records how many units of one lease were drawn under a charge and not refunded. It
 // also identifies these units: see Charge.Spent and Charge.FellBack.
-type spent struct {
+type drawnLease struct {
 	at       int64
 	fellBack bool
 	units    int64
@@ -186,9 +186,9 @@ func (s *Stream) remember() {
 		}
 		s.spent = slices.Delete(s.spent, 1, 2)
 	}
-	lease := make([]spent, len(s.lease.Charges))
+	lease := make([]drawnLease, len(s.lease.Charges))
 	for i := range lease {
-		lease[i] = spent{at: s.lease.Decisions[i].At, fellBack: s.lease.Decisions[i].FellBack}
+		lease[i] = drawnLease{at: s.lease.Decisions[i].At, fellBack: s.lease.Decisions[i].FellBack}
 	}
 	s.taken, s.back, s.spent = 0, 0, append(s.spent, lease)
 }

@@ -81,8 +81,8 @@ func earlierWaits(k waitKey, arrival uint64) bool {
 	return l != nil && l.first().arrival < arrival
 }
 
-// joinLine returns a place in the line of k. The caller must call the place's leave method. The
-// argument after has the same meaning as in place.wait.
+// joinLine returns a place in the line of k. The caller must call the place's leave method. As in
+// place.wait, the caller calls the store again after the given time.
 func joinLine(k waitKey, arrival uint64, after time.Duration) *place {
 	p := &place{arrival: arrival, wake: make(chan struct{}, 1)}
 	waitingCallers.places.Add(1)

@@ -175,7 +175,7 @@ func (l *lease) isUsable(sent, now, spread int64) bool {
 // mayRefuse reports whether the block b may refuse the charge c. The caller has checked that b has
 // the current version of the key. If a call is worthwhile, mayRefuse also makes the store watch the
 // state.
-func (h *HybridStore) mayRefuse(b *block, s *blocks, c *Charge, t *Transaction, key uint64, now int64) bool {
+func (h *HybridStore) mayRefuse(b *block, s *blockShard, c *Charge, t *Transaction, key uint64, now int64) bool {
 	w, sent := h.watch, b.sent()
 	from := sent + watchAfter.Microseconds()
 	if b.is(watched) {

@@ -12,10 +12,10 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// A dials value holds the reason why the last attempt to connect failed, so that the errors of
+// A dialRecord holds the reason why the last attempt to connect failed, so that the errors of
 // requests can include the reason. The client itself may report a failure only after several
 // attempts, long after the timeout.
-type dials struct {
+type dialRecord struct {
 	failed atomic.Pointer[failedDial] // the last failure; nil after a success
 	made   atomic.Int64               // how many attempts have succeeded
 }
@@ -33,7 +33,7 @@ const untilNextDial = time.Second
 // A dialHook is a hook for a node's client. It records whether attempts to connect fail, and
 // registers new connections in conns.
 type dialHook struct {
-	*dials
+	*dialRecord
 	conns *queue.Conns
 }
 
@@ -66,7 +66,7 @@ func (dialHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipe
 
 // timeout returns ErrTimeout with a cause. If an attempt to connect has just failed, the cause is
 // the error of that attempt. Otherwise, the cause is err, which may be nil.
-func (d *dials) timeout(err error) error {
+func (d *dialRecord) timeout(err error) error {
 	if f := d.failed.Load(); f != nil && time.Since(f.at) < untilNextDial {
 		err = f.err
 	}

@@ -198,7 +198,7 @@ end
 // direct writes the part of a script that evaluates charges without a loop. For each value, the
 // first part of direct.lua or logs.lua makes the decisions. If all charges fit, the second part of
 // that file writes the value. If these parts cannot evaluate the charges, general.lua does.
-func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
+func (b *luaText) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("if ARGV[2] ~= '' then")
 	for i, a := range algorithms {
 		if slices.ContainsFunc(sections, func(s section) bool { return s.callsAlgorithm(i + 1) }) {
@@ -226,7 +226,7 @@ func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 
 // functions defines the functions of an algorithm that a direct part calls. Their names end with i,
 // the index of the algorithm.
-func (b *lua) functions(a quota.Algorithm, i int) {
+func (b *luaText) functions(a quota.Algorithm, i int) {
 	b.line("local take%d, cancel%[1]d\ndo\n%s\ntake%[1]d = take", i, a.(Scripted).Lua())
 	if _, ok := a.(optional.Canceler); ok {
 		b.line("cancel%d = cancel", i)

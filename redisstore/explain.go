@@ -44,8 +44,8 @@ var (
 	arguments  = regexp.MustCompile(`(?s),? with args beginning with: .*`)
 )
 
-// The variable misconfigurations contains texts of error replies, in lower case, and what each text
-// means. These texts show that the store cannot work with the setup of Redis.
+// misconfigurations contains texts of error replies, in lower case, and what each text means. These
+// texts show that the store cannot work with the setup of Redis.
 var misconfigurations = [...]struct{ text, what string }{
 	{"wrongpass", "the user or the password is wrong, or the user is disabled"},
 	{"noauth", "Redis requires a password"},

@@ -93,7 +93,7 @@ func (s *scripts) generate(shape []shaped) (*script, error) {
 		}
 		x.algorithms = append(x.algorithms, a.Name())
 	}
-	var b lua
+	var b luaText
 	b.WriteString(s.prologue())
 	b.line("local rows, within, times")
 	if slices.ContainsFunc(algorithms, isLog) {
@@ -123,13 +123,13 @@ func (s *scripts) generate(shape []shaped) (*script, error) {
 	return x, nil
 }
 
-// A lua value holds the text of a script while generate writes it.
-type lua struct{ strings.Builder }
+// A luaText holds the text of a script while generate writes it.
+type luaText struct{ strings.Builder }
 
-func (b *lua) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
+func (b *luaText) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
 
 // algorithm writes all functions of algorithm i.
-func (b *lua) algorithm(a quota.Algorithm, i int) {
+func (b *luaText) algorithm(a quota.Algorithm, i int) {
 	functions := []string{"take"}
 	if _, ok := a.(optional.Canceler); ok {
 		functions = append(functions, "cancel")

@@ -149,7 +149,7 @@ type Store struct {
 	clock   func() time.Time // see server
 
 	scripts   scripts
-	dials     dials
+	dials     dialRecord
 	selfTests sync.Map // maps the names of algorithms to a selfTestResult
 
 	slow atomic.Int64 // the time, in ns since 1970, until which a Redis may be too slow: see Slow

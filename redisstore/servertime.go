@@ -63,7 +63,7 @@ const (
 type server struct {
 	*queue.Queue
 	clock func() time.Time // the clock of the process, which has no jumps; nil without Options.SendTime
-	dials *dials
+	dials *dialRecord
 	late  time.Duration // see lateness
 
 	mu       sync.Mutex

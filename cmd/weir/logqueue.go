@@ -20,8 +20,8 @@ type logQueue struct {
 // mostQueued is the maximum number of lines that wait. A line has a few hundred bytes.
 const mostQueued = 4096
 
-// newLogQueue returns a queue for w. The queue reports the number of dropped lines to the function
-// unlogged, which must log it to w.
+// newLogQueue returns a queue for w. It reports the number of dropped lines to unlogged, which must
+// log this number to w.
 func newLogQueue(w io.Writer, unlogged func(n int64)) *logQueue {
 	q := &logQueue{lines: make(chan []byte, mostQueued), done: make(chan struct{})}
 	go func() {

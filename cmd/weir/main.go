@@ -190,8 +190,8 @@ func checkRedis(ctx context.Context, o *redisOptions, stdout io.Writer) error {
 }
 
 // checkFile returns the errors in a file, and warnings about what is not applied or does not work
-// with serve. The file is loaded as serve loads it, but no secret to hash keys is needed. The
-// argument secret is true if serve will have a secret.
+// with serve. The file is loaded as serve loads it, but no secret to hash keys is needed. If serve
+// will have one, secret is true.
 func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err error) {
 	if asEnvoy {
 		c, err := envoy.Load(path, merge)

@@ -229,7 +229,7 @@ func readerOf(h http.Header) *reader {
 	if !stream && media != "application/json" && !strings.HasSuffix(media, "+json") {
 		return nil
 	}
-	return &reader{scanner: scanner{found: found{counts: map[string]int64{}}}, stream: stream}
+	return &reader{scanner: scanner{found: scanResult{counts: map[string]int64{}}}, stream: stream}
 }
 
 // maxBody is the maximum number of bytes that are read from a request body.

@@ -19,7 +19,7 @@ type scanner struct {
 	text   []byte    // the current string or number, at most maxText bytes
 	name   string    // the field whose value follows
 	closed bool      // the outermost value has ended
-	found  found
+	found  scanResult
 }
 
 const (
@@ -30,14 +30,14 @@ const (
 
 const maxText = 128 // maximum number of bytes in a name or a value; longer ones are ignored
 
-// A found value contains what a scanner has found.
-type found struct {
+// A scanResult contains what a scanner has found.
+type scanResult struct {
 	counts      map[string]int64 // the keys are from countFields
 	model, kind string
 	unreadable  bool // one of the counts is not between 0 and 2^63 − 1
 }
 
-// The variable countFields lists the fields of a response's usage that contain token counts.
+// countFields lists the fields of a response's usage that contain token counts.
 var countFields = []string{
 	"prompt_tokens", "input_tokens", "completion_tokens", "output_tokens",
 	"prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens",
@@ -162,7 +162,7 @@ func count(text string) (n int64, ok bool) {
 
 // largestCount returns the largest count in the given fields, because APIs use different fields for
 // the same count. It returns false if none of the fields was found.
-func (f *found) largestCount(fields ...string) (n int64, ok bool) {
+func (f *scanResult) largestCount(fields ...string) (n int64, ok bool) {
 	for _, field := range fields {
 		count, is := f.counts[field]
 		n, ok = max(n, count), ok || is
@@ -172,7 +172,7 @@ func (f *found) largestCount(fields ...string) (n int64, ok bool) {
 
 // usage returns the usage that the response has reported so far. It returns false if the response
 // has not reported its input tokens, or if a count is invalid.
-func (f *found) usage() (u Usage, ok bool) {
+func (f *scanResult) usage() (u Usage, ok bool) {
 	u.Model = f.model
 	u.Input, ok = f.largestCount("prompt_tokens", "input_tokens")
 	u.Output, _ = f.largestCount("completion_tokens", "output_tokens")

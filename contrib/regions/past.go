@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A known value contains what a region knows about the clock of the central store and about the
+// A regionView contains what a region knows about the clock of the central store and about the
 // region's own claims. It is immutable.
-type known struct {
+type regionView struct {
 	at     bool          // bounds on the central store's clock are known
 	lo, hi time.Duration // bounds on the difference between the central store's clock and the time since start
 	spans  [4]span
@@ -17,7 +17,7 @@ type known struct {
 // length Options.Every.
 type span struct{ n, claimed int64 }
 
-func (k *known) claimed(n int64) int64 {
+func (k *regionView) claimed(n int64) int64 {
 	if s := k.spans[n&3]; s.n == n {
 		return s.claimed
 	}
@@ -26,7 +26,7 @@ func (k *known) claimed(n int64) int64 {
 
 // minParts returns the smallest number of parts that the region has claimed for any of the spans
 // from first to last.
-func (k *known) minParts(first, last int64) int64 {
+func (k *regionView) minParts(first, last int64) int64 {
 	claimed := k.claimed(first)
 	for n := first + 1; n <= last && claimed > 0; n++ {
 		claimed = min(claimed, k.claimed(n))
@@ -36,7 +36,7 @@ func (k *known) minParts(first, last int64) int64 {
 
 // A present holds a past and the data from which the past was made. It is immutable.
 type present struct {
-	known       *known
+	known       *regionView
 	first, last int64 // the spans that may be current by the central store's clock: see between
 	past        past
 }
@@ -45,8 +45,8 @@ type present struct {
 // steps.
 const mostSteps = 16
 
-// A since value records that the region has had at least a certain part since a certain time.
-type since struct {
+// A holding records that the region has had at least a certain part since a certain time.
+type holding struct {
 	at   time.Duration // since start
 	part int64
 }
@@ -54,7 +54,7 @@ type since struct {
 // currentSpans returns the first and the last span that may be current, by the central store's
 // clock, between now and a sixteenth of a span later. By that time, a call to the local store that
 // begins now has ended.
-func (s *Store) currentSpans(k *known, now time.Duration) (first, last int64) {
+func (s *Store) currentSpans(k *regionView, now time.Duration) (first, last int64) {
 	return int64((now + k.lo) / s.o.Every), int64((now + k.hi + s.o.Every/16) / s.o.Every)
 }
 
@@ -97,7 +97,7 @@ func (s *Store) note(now time.Duration, part int64) {
 		n--
 		now = s.held[n].at
 	}
-	s.held = append(s.held[:n], since{now, part})
+	s.held = append(s.held[:n], holding{now, part})
 	if len(s.held) > mostSteps {
 		s.held = slices.Delete(s.held, 1, 2) // during the removed step, the smaller part of the step before it now counts
 	}

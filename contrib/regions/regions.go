@@ -104,8 +104,8 @@ func New(local, central quota.Store, o Options) *Store {
 		s.kept = whole
 	}
 	s.free = whole - s.kept*int64(o.Regions)
-	s.known.Store(&known{})
-	s.held = []since{{0, s.kept}}
+	s.known.Store(&regionView{})
+	s.held = []holding{{0, s.kept}}
 	return s
 }
 
@@ -119,11 +119,11 @@ type Store struct {
 	kept, free int64 // the parts that each region always has, and the parts that any region can claim
 
 	wanted atomic.Int64 // how long, in ns, it takes to admit the requested units at the whole rate
-	known  atomic.Pointer[known]
+	known  atomic.Pointer[regionView]
 
 	present atomic.Pointer[present]
 	mu      sync.Mutex // guards held
-	held    []since    // the parts rise; the first part is kept
+	held    []holding  // the parts rise; the first part is kept
 
 	since  time.Duration // when wanted was last read, as the time since start
 	demand float64       // the part of the whole budget that the region needs, 0 to 1

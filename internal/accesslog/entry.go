@@ -33,7 +33,7 @@ func (f Format) String() string {
 }
 
 // has reports whether the lines of a log contain a part of requests that the key or the cost of a
-// rule reads. The argument read is one of the names that config.File.Reads returns.
+// rule reads. The part is given by one of the names that config.File.Reads returns.
 func (f Format) has(read string) bool {
 	switch read {
 	case "ip", "global", "method":

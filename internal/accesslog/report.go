@@ -127,7 +127,7 @@ func (t *tally) top() (keys []Key, unsure int64) {
 	return keys[:min(len(keys), tops)], t.least
 }
 
-// Write writes a human-readable report. The argument name is the name of the log.
+// Write writes a human-readable report about the log with the given name.
 func (r *Report) Write(w io.Writer, name string) {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	if r.Requests > 0 {

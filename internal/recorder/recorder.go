@@ -255,8 +255,8 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 // CarryBack copies to r what a handler has written into inner, because net/http removes the files
-// of r.MultipartForm, and outer handlers read r.Pattern. The argument inner must be a copy of r
-// with the given body and with the context ctx, which must be a pointer. If ctx is nil, r keeps its
+// of r.MultipartForm, and outer handlers read r.Pattern. The inner request must be a copy of r with
+// the given body and with the context ctx, which must be a pointer. If ctx is nil, r keeps its
 // context. CarryBack writes nothing if the handler has written nothing, because a goroutine of an
 // outer handler may read r.
 func CarryBack(r, inner *http.Request, ctx context.Context, body io.ReadCloser) {

@@ -242,8 +242,8 @@ func ofKey(answer func(*Handler, context.Context, []rule, string, netip.Addr) (*
 	}
 }
 
-// clientAddr returns the address in the parameter from, which is invalid if the query has no
-// such parameter.
+// clientAddr returns the address in the parameter "from", which is invalid if the query has no such
+// parameter.
 func clientAddr(q url.Values) (netip.Addr, error) {
 	if q.Get("from") == "" {
 		return netip.Addr{}, nil

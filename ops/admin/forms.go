@@ -60,8 +60,8 @@ func (h *Handler) can(r *rule, s scope) can {
 
 const banText = "Every request of this key is refused under this rule, whatever its limits have left."
 
-// forms contains the page's forms, by the value of the parameter do. The form that undoes a change
-// has no fields to fill in.
+// forms contains the page's forms, by the value of their parameter "do". The form that undoes a
+// change has no fields to fill in.
 var forms = map[string]form{
 	"ban":   {request: "POST /ban", Title: "Ban", Button: "Ban", Lasts: true, Text: banText},
 	"deny":  {request: "POST /override", Title: "Ban", Button: "Ban", Lasts: true, Note: true, Text: banText},

@@ -78,7 +78,7 @@ func (r *content) readFile(name string) ([]byte, error) {
 	return data, err
 }
 
-// include reads the field include: a pattern, or a list of them.
+// include reads the include field: a pattern, or a list of them.
 func (r *content) include(n ast.Node) {
 	done := map[string]bool{path.Clean(filepath.ToSlash(r.path)): true}
 	for _, n := range r.oneOrMore(n, "include") {

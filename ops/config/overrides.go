@@ -144,8 +144,8 @@ func (d *ruleDecoder) replaced(n ast.Node, f fields, l *limit, single bool) (fro
 	return from
 }
 
-// table reads the field overrides of the rule. The rule's limits must be valid. If the rule has no
-// such field, table returns nil.
+// table reads the rule's overrides. The rule's limits must be valid. If the rule has no such field,
+// table returns nil.
 func (d *ruleDecoder) table() func(string) weir.Policy {
 	n := d.f["overrides"]
 	if n == nil {

@@ -43,7 +43,7 @@ type checker struct {
 	probe   func(ctx context.Context, limits ...quota.Limit) error
 	eval    func(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd
 	do      func(ctx context.Context, args ...any) *redis.Cmd
-	outages outages
+	outages outageLog
 	ctx     context.Context // canceled by Close
 	cancel  context.CancelFunc
 	err     atomic.Pointer[error] // see Store.Err

@@ -8,18 +8,18 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A losses value detects that Redis has lost counts, by comparing successive heartbeats.
-type losses struct {
+// A lossDetector detects that Redis has lost counts, by comparing successive heartbeats.
+type lossDetector struct {
 	last          *redisstore.Heartbeat // the last heartbeat; nil before the first one
 	lost, evicted atomic.Int64
 }
 
-func (l *losses) stats() quota.LossStats {
+func (l *lossDetector) stats() quota.LossStats {
 	return quota.LossStats{Lost: l.lost.Load(), Evicted: l.evicted.Load()}
 }
 
 // check compares a heartbeat with the previous one.
-func (l *losses) check(h *redisstore.Heartbeat, logger *slog.Logger) {
+func (l *lossDetector) check(h *redisstore.Heartbeat, logger *slog.Logger) {
 	last := l.last
 	l.last = h
 	if last == nil {

@@ -182,7 +182,7 @@ func (h halfDead) Server(t *quota.Transaction) string { return t.Charges[0].Key 
 func TestLinesOfOneServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(weirtest.Log)
-		o := outages{logger: slog.New(slog.NewTextHandler(log, nil)), effect: func() string { return "" }}
+		o := outageLog{logger: slog.New(slog.NewTextHandler(log, nil)), effect: func() string { return "" }}
 		memory := memstore.New(memstore.Options{})
 		store := o.fallback(o.breaker(halfDead{memstore.New(memstore.Options{})}, quota.BreakerOptions{}), memory)
 		for i := range 600 {

@@ -16,10 +16,10 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An outages value writes the log lines about Redis: one when an outage begins, and one when it
-// ends. The line is the same whether a check, a breaker or a fallback is the first to detect the
-// outage. If Redis cannot be used until its setup is changed, the line is repeated every minute.
-type outages struct {
+// An outageLog writes the log lines about Redis: one when an outage begins, and one when it ends.
+// The line is the same whether a check, a breaker or a fallback is the first to detect the outage.
+// If Redis cannot be used until its setup is changed, the line is repeated every minute.
+type outageLog struct {
 	logger *slog.Logger
 	effect func() string // describes what an outage means for the limits
 	open   func() bool   // whether the breaker is open, perhaps for one of several servers; nil without one
@@ -67,7 +67,7 @@ func replyOf(err error) reply { return replies[strings.TrimSuffix(code.FindStrin
 func refusesWrites(err error) bool { return replyOf(err).writes }
 
 // begin records that Redis has failed.
-func (o *outages) begin(err error) {
+func (o *outageLog) begin(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.writes = o.writes || refusesWrites(err)
@@ -107,7 +107,7 @@ func (o *outages) begin(err error) {
 }
 
 // end records that Redis has answered a request, unless Redis may still refuse writes.
-func (o *outages) end() {
+func (o *outageLog) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.writes {
@@ -116,13 +116,13 @@ func (o *outages) end() {
 }
 
 // recordPassed records that Redis has passed a check, which includes writes.
-func (o *outages) recordPassed() {
+func (o *outageLog) recordPassed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.over()
 }
 
-func (o *outages) over() {
+func (o *outageLog) over() {
 	if o.logged {
 		o.logger.Info("stack: use of Redis continues", "after", period.Rounded(time.Since(o.began)))
 	}
@@ -130,7 +130,7 @@ func (o *outages) over() {
 }
 
 // fallback returns a fallback that does not log outages itself, because o logs them.
-func (o *outages) fallback(primary, memory quota.Store) (f *quota.FallbackStore) {
+func (o *outageLog) fallback(primary, memory quota.Store) (f *quota.FallbackStore) {
 	f = quota.Fallback(primary, memory, quota.FallbackOptions{
 		Logger: slog.New(slog.DiscardHandler),
 		OnChange: func(active bool, err error) {
@@ -146,7 +146,7 @@ func (o *outages) fallback(primary, memory quota.Store) (f *quota.FallbackStore)
 
 // breaker returns a breaker around the store redis, whose outages o logs. The breaker itself logs
 // outages only if its options have a Logger.
-func (o *outages) breaker(redis quota.Store, b quota.BreakerOptions) *quota.BreakerStore {
+func (o *outageLog) breaker(redis quota.Store, b quota.BreakerOptions) *quota.BreakerStore {
 	b.Logger = cmp.Or(b.Logger, slog.New(slog.DiscardHandler))
 	user := b.OnChange
 	b.OnChange = func(open bool, err error) {

@@ -24,7 +24,7 @@ func TestChecksPause(t *testing.T) {
 		checks := 0
 		unusable := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return quota.ErrUnusable })
 		log := &weirtest.Log{}
-		p := primary{unusable, &checker{outages: outages{logger: slog.New(slog.NewTextHandler(log, nil)), loud: sparse.Gate{Every: time.Minute}, effect: func() string { return "" }}, probe: func(context.Context, ...quota.Limit) error {
+		p := primary{unusable, &checker{outages: outageLog{logger: slog.New(slog.NewTextHandler(log, nil)), loud: sparse.Gate{Every: time.Minute}, effect: func() string { return "" }}, probe: func(context.Context, ...quota.Limit) error {
 			checks++
 			return nil
 		}, eval: func(context.Context, string, []string, ...any) *redis.Cmd { return redis.NewCmd(t.Context()) },
@@ -63,7 +63,7 @@ func TestOutageKinds(t *testing.T) {
 			{quota.ErrUnusable, `level=ERROR msg="stack: setup of Redis unusable until it is changed"`, 3},
 		} {
 			log := &weirtest.Log{}
-			o := outages{logger: slog.New(slog.NewTextHandler(log, nil)), loud: sparse.Gate{Every: time.Minute}, effect: func() string { return "e" }}
+			o := outageLog{logger: slog.New(slog.NewTextHandler(log, nil)), loud: sparse.Gate{Every: time.Minute}, effect: func() string { return "e" }}
 			for range 150 {
 				o.begin(test.err)
 				time.Sleep(time.Second)
@@ -86,7 +86,7 @@ func TestOutageKinds(t *testing.T) {
 func TestOutageOfOneServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &weirtest.Log{}
-		o := outages{logger: slog.New(slog.NewTextHandler(log, nil)), effect: func() string { return "e" }}
+		o := outageLog{logger: slog.New(slog.NewTextHandler(log, nil)), effect: func() string { return "e" }}
 		for range slowAgain / (2 * time.Second) {
 			o.begin(quota.ErrSlow)
 			time.Sleep(2 * time.Second)

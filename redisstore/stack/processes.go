@@ -42,7 +42,7 @@ type processes struct {
 	logger    *slog.Logger
 	ctx       context.Context // canceled by Close
 	share     atomic.Pointer[share]
-	losses    losses
+	losses    lossDetector
 
 	calling sync.Mutex // held while Redis is called
 	timer   *time.Timer

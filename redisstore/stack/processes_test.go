@@ -241,7 +241,7 @@ func TestSharesFall(t *testing.T) {
 
 // TestAnotherServer: the evictions of a server are not those of the one before it.
 func TestAnotherServer(t *testing.T) {
-	var l losses
+	var l lossDetector
 	for i, h := range []redisstore.Heartbeat{{Server: "a", Evicted: 5}, {Server: "b", Evicted: 9}, {Server: "b", Evicted: 12}, {}, {Server: "b", Evicted: 13}} {
 		l.check(&h, slog.New(slog.DiscardHandler))
 		if got, want := l.stats(), (quota.LossStats{Evicted: []int64{0, 0, 3, 3, 3}[i]}); got != want {

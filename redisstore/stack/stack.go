@@ -168,7 +168,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 		o.Logger.Warn("stack: setting of the Redis client works against the store", "text", w)
 	}
 	s := &Store{redis: shared, memory: memstore.New(o.Memory), checker: checker{
-		probe: shared.Probe, eval: rdb.Eval, do: rdb.Do, outages: outages{logger: o.Logger, loud: sparse.Gate{Every: time.Minute}},
+		probe: shared.Probe, eval: rdb.Eval, do: rdb.Do, outages: outageLog{logger: o.Logger, loud: sparse.Gate{Every: time.Minute}},
 	}}
 	s.checker.ctx, s.checker.cancel = context.WithCancel(context.Background())
 	s.checker.err.Store(&errUnchecked)

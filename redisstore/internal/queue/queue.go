@@ -81,7 +81,7 @@ type Queue struct {
 	connections
 	pace
 	budgetClock
-	slow slowness
+	slow slowDetector
 
 	slowEnded  time.Time // when Redis was last found to be fast enough again
 	quickCalls int       // how many consecutive calls must be quick until Redis is no longer too slow: see slowUntil

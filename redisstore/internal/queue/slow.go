@@ -8,11 +8,11 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A slowness value is used to detect that Redis is too slow for the timeout: Redis answers, but so
-// late that many requests get no answer in time. Load from this process is not the reason, because
-// the window would then shrink until the fastest calls take less than two thirds of the timeout
-// (see learn). Answers that arrive after the timeout are ignored, because Redis may have been down.
-type slowness struct {
+// A slowDetector detects that Redis is too slow for the timeout: Redis answers, but so late that
+// many requests get no answer in time. Load from this process is not the reason, because the window
+// would then shrink until the fastest calls take less than two thirds of the timeout (see learn).
+// Answers that arrive after the timeout are ignored, because Redis may have been down.
+type slowDetector struct {
 	since   time.Time     // all calls since then have taken more than two thirds of the timeout
 	last    time.Time     // when the last of these calls was answered
 	fastest time.Duration // how long the fastest of these calls took
@@ -74,7 +74,7 @@ func (q *Queue) Slow() error {
 }
 
 // endSlow records that Redis is no longer too slow.
-func (q *Queue) endSlow() { q.slow, q.slowEnded = slowness{}, time.Now() }
+func (q *Queue) endSlow() { q.slow, q.slowEnded = slowDetector{}, time.Now() }
 
 // judge records how long a call of n commands took, and whether the process was late during the
 // call. If the process was late, Redis may have answered earlier, so the call counts only if it was
@@ -92,12 +92,12 @@ func (q *Queue) judge(n int, took time.Duration, late bool, now time.Time) {
 	}
 	switch {
 	case 3*took <= 2*q.timeout:
-		*s = slowness{}
+		*s = slowDetector{}
 		return
 	case took >= q.timeout || late:
 		return
 	case now.Sub(s.last) > slowGap:
-		*s = slowness{since: now, fastest: took}
+		*s = slowDetector{since: now, fastest: took}
 	}
 	s.last, s.fastest, s.decided = now, min(s.fastest, took), s.decided+n
 	if now.Sub(s.since) >= slowAfter && s.failed*slowShare >= s.decided {
