@@ -13,10 +13,10 @@ import (
 // no quota.State. It relies on the meaning of A and B in the states of an optional.Metered.
 // TestMetersAlike compares both implementations.
 
-// A meter holds the numbers of a limit. A unit consists of period parts, where the period is in µs,
-// and quota parts drain in each µs. The size is the maximum number of units that can be spent at
-// once, or 0 for limits that this file does not handle. A debt may exceed the size by less than a
-// unit, and by fewer than quota parts: see package algorithms.
+// A meter holds the numbers of a limit. A unit has as many parts as the period has µs. In each µs,
+// as many parts drain as the quota has units. The size is the maximum number of units that can be
+// spent at once, or 0 for limits that this file does not handle. A debt may exceed the size by less
+// than a unit, and by fewer than quota parts: see package algorithms.
 type meter struct{ period, quota, size int64 }
 
 // atOnce reports whether t spends all its charges now or none of them.

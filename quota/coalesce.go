@@ -157,8 +157,8 @@ func (c *CoalescedStore) start(sh *callShard) {
 	}
 }
 
-// If the call for t has timed out, failWaiting fails the calls that have waited for it, because
-// another attempt would double the time that these calls take.
+// If the call for t has timed out, failWaiting fails the calls that have waited for it. Another
+// attempt would double the time that these take.
 func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
 	if !isTimeout(err) || errors.Is(err, ErrBusy) || c.Server(t) != "" { // another server may answer
 		return

@@ -90,7 +90,7 @@ type Options struct {
 
 	// SendTime is for servers that do not allow the TIME command in scripts, such as ElastiCache
 	// Serverless. With SendTime, the store calls TIME separately, about ten times a second while
-	// requests arrive, and passes each script a time that lags behind the server's clock by about a
+	// requests arrive. It passes each script a time that lags behind the server's clock by about a
 	// round trip, or by up to Timeout if the server is slow. In any interval, a key is therefore
 	// charged at most what its limits admit in an interval that is two Timeouts longer. A caller
 	// that waits for RetryAfter may have to wait for one more round trip. If the process is

@@ -41,7 +41,7 @@ local now, slack_ms, catch_up = t[1] * 1e6 + t[2], 0
 `
 
 // lateness returns the maximum time by which a decision may be behind the server's clock: the
-// timeout of the last TIME command plus the timeout of the script, but at least a second, because
+// timeout of the last TIME command plus the timeout of the script. It is at least a second, because
 // the queue accepts later answers if the process is late. The reply to TIME and the reply to the
 // script may each take half of this time. A reply that takes longer is not used.
 func lateness(timeout time.Duration) time.Duration {

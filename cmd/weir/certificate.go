@@ -66,13 +66,13 @@ func loadCertificate(certFile, keyFile string) (*certificate, error) {
 
 // client is used as tls.Config.GetClientCertificate.
 func (c *certificate) client(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	return c.get(nil)
+	return c.getCertificate(nil)
 }
 
-// get is used as tls.Config.GetCertificate. At most once a second, get checks whether certFile has
-// changed. If the new certificate cannot be loaded, for example because its files are still being
-// written, get returns the old certificate.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate is used as tls.Config.GetCertificate. It checks at most once a second whether
+// certFile has changed. If the new certificate cannot be loaded, for example because its files are
+// still being written, getCertificate returns the old certificate.
+func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.looked) >= time.Second {

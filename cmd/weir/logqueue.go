@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A logQueue is a Writer that never blocks, because requests must not be delayed if nobody reads
+// A logQueue is a Writer that never blocks. Otherwise, requests would be delayed if nobody reads
 // the log, for example if it is a full pipe. Lines wait in a queue until the underlying Writer
 // takes them. If the queue is full, a line is dropped and counted.
 type logQueue struct {

@@ -11,7 +11,7 @@ import (
 )
 
 // A misfit describes a part of a file that package config accepts, but that does not work with weir
-// serve, usually because the requests lack information that the part needs. If forwardAuth is true, the
+// serve. Usually, the requests lack information that the part needs. If forwardAuth is true, the
 // part does work with -upstream.
 type misfit struct {
 	rule        string // empty for a part of the whole file

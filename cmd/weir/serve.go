@@ -169,7 +169,7 @@ func (s *service) listener(flag, addr string) (net.Listener, error) {
 	}
 	s.addrs[flag] = ln.Addr()
 	if secure {
-		config := &tls.Config{GetCertificate: s.cert.get, NextProtos: []string{"h2", "http/1.1"}}
+		config := &tls.Config{GetCertificate: s.cert.getCertificate, NextProtos: []string{"h2", "http/1.1"}}
 		if flag == "envoy-rls" {
 			if err := s.o.envoy.verifyClients(config); err != nil {
 				ln.Close()

@@ -75,12 +75,12 @@ func Cost(max int64) func(*http.Request) int64 {
 // contains retryAfter, the number of seconds in the Retry-After header field. The response to a
 // batch contains one error for each request.
 //
-// Instead, the handler calls weir.Refuse if the request is a notification (which has no id) or a
-// batch of more than 100 requests, or if the body is missing (as in an MCP client's GET), longer
-// than max bytes, or not JSON-RPC. The handler reads the body before it responds. To limit how long
-// reading takes, set ReadTimeout on the server. Do not use OnLimited for a proxy's authorization
-// requests (forward auth), because the proxy would allow every request that gets status 200.
-// OnLimited panics if max is below 1.
+// Instead, the handler calls weir.Refuse for a notification (which has no id) and for a batch of
+// more than 100 requests. It also calls weir.Refuse if the body is missing (as in an MCP client's
+// GET), longer than max bytes, or not JSON-RPC. The handler reads the body before it responds. To
+// limit how long reading takes, set ReadTimeout on the server. Do not use OnLimited for a proxy's
+// authorization requests (forward auth), because the proxy would allow every request that gets
+// status 200. OnLimited panics if max is below 1.
 func OnLimited(max int64, code int) http.Handler {
 	mustBePositive("OnLimited", max)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -98,11 +98,11 @@ type Options struct {
 // Options.Fraction of the remaining units.
 //
 // Calls share a lease only if they have the same list of charges, including costs and limits. The
-// Store passes a transaction directly to the wrapped store if its Mode is not ModeSpend, if its
-// Within is set, or if a charge has a Cost of 0 or less, a Key longer than 128 bytes, or an
-// algorithm that is not a Leaser, such as SlidingLog. A call that arrives while a lease is being
-// fetched waits for the fetch to finish. If the fetch fails, the waiting call returns the same
-// error.
+// Store passes a transaction directly to the wrapped store if its Mode is not ModeSpend or its
+// Within is set. It does the same if a charge has a Cost of 0 or less, a Key longer than 128 bytes,
+// or an algorithm that is not a Leaser, such as SlidingLog. A call that arrives while a lease is
+// being fetched waits for the fetch to finish. If the fetch fails, the waiting call returns the
+// same error.
 //
 // If a decision is made from a lease, its Allowed field is still exact. The other fields are based
 // on the last call to the wrapped store, which was at most one TTL ago, and on the units that this

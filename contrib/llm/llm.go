@@ -95,10 +95,10 @@ func (u Usage) Total() (sum int64) {
 // are refunded. It counts each event of a stream as at least one output token. The first time that
 // a complete response contains no valid usage, the Transport also logs a warning.
 //
-// A stream of Chat Completions or Completions contains its usage only if the client sets
-// "stream_options": {"include_usage": true}, so the Transport sets this field in requests whose
-// path ends with /completions and whose body is at most 1 MiB. The client then gets an additional
-// event, which contains the usage and no choices.
+// A stream of Chat Completions or Completions contains its usage only if the request has
+// "stream_options": {"include_usage": true}. The Transport therefore sets this field in requests
+// whose path ends with /completions and whose body is at most 1 MiB. The client then gets an
+// additional event, which contains the usage and no choices.
 //
 // A Transport buffers at most 1 MiB of such a request, and less than a kilobyte of each response. It
 // removes Accept-Encoding from requests, because it cannot read compressed responses. An

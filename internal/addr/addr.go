@@ -111,7 +111,7 @@ type Sizes struct{ IPv4, IPv6 int }
 var Usual = Sizes{32, 64}
 
 // CheckedSizes returns Sizes. If a size is out of range, CheckedSizes panics with a message that
-// begins with name.
+// begins with the given name.
 func CheckedSizes(name string, ipv4, ipv6 int) Sizes {
 	if ipv4 < 1 || ipv4 > 32 {
 		panic(fmt.Sprintf("%s: ipv4 is %d; want 1 to 32 bits", name, ipv4))

@@ -21,9 +21,8 @@ const (
 
 // ProtocolOf returns the protocol that the client uses in the request r. It reads the Content-Type
 // and, for Connect's GET and JSON requests, further parts that distinguish them from other
-// requests. A protocol that refuses with status 200 applies only if the request has a body, because
-// a proxy that wants to know whether to forward a request (forward auth) sends no body, and would
-// treat a 200 as permission.
+// requests. A protocol that refuses with status 200 applies only if the request has a body. In
+// forward auth, a proxy sends no body, and would treat a 200 as permission to forward the request.
 func ProtocolOf(r *http.Request) Protocol {
 	p := named(r)
 	if p == HTTP || p == ConnectUnary {

@@ -9,12 +9,12 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// algorithm keeps the bans of a key. In its state, At is the time at which the last ban began, A is
-// the time at which that ban expires, and B is the number of bans that strikes have begun, up to
-// Repeats. A charge begins a ban, and its cost is the length of a first ban in µs. Each ban lasts
-// twice as long as the previous ban, but at most as many µs as the Quota of the limit. During a
-// ban, no other ban begins, so concurrent strikes begin only one ban. For a charge of cost 0,
-// NextAfter is the remaining time of the ban.
+// algorithm keeps the bans of a key. In its state, At is the beginning of the last ban, and A is
+// its expiry time. B is the number of bans that strikes have begun, up to Repeats. A charge begins
+// a ban, and its cost is the length of a first ban in µs. Each ban lasts twice as long as the
+// previous ban, but at most as many µs as the Quota of the limit. During a ban, no other ban
+// begins, so concurrent strikes begin only one ban. For a charge of cost 0, NextAfter is the
+// remaining time of the ban.
 //
 // Only this package knows the meaning of these numbers; other packages call the constructors
 // in penalty.go.

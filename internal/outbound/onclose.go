@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// OnClose returns b, but calls end when b is first closed. If b is an io.Writer, such as the body
-// of an upgraded connection, the result is an io.Writer, too.
+// OnClose returns a body that reads from b and closes it, and calls end when it is first closed. If
+// b is an io.Writer, such as the body of an upgraded connection, the returned body is an io.Writer,
+// too.
 func OnClose(b io.ReadCloser, end func()) io.ReadCloser {
 	body := &closing{ReadCloser: b, end: end}
 	if w, ok := b.(io.Writer); ok {

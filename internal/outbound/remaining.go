@@ -25,8 +25,9 @@ type entry struct {
 	until time.Time
 }
 
-// Set remembers how many units a key has left, for the duration d. If the Remaining is full, keys
-// whose time has passed are dropped. If there are no such keys, Set does not remember the new key.
+// Set remembers for the duration d how many units a key has left. If too many keys are remembered,
+// those whose time has passed are dropped. If there are no such keys, Set does not remember the new
+// key.
 func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	now := time.Now()
 	t.mu.Lock()

@@ -396,7 +396,8 @@ func (h *Handler) ban(ctx context.Context, t *target) error {
 	}
 	return h.banning(ctx, t, func() error {
 		err := t.ban(ctx, d)
-		// The list shows a ban that is in force in this process only, too, and a longer one that the key had.
+		// The list then also shows a ban that is in force only in this process, or a longer ban
+		// that the key already had.
 		if rest, _ := t.banned(ctx); rest > 0 {
 			h.o.Bans.Observe(weir.Event{Key: t.Key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: rest}})
 		}

@@ -189,10 +189,10 @@ func (r reload) Text() string {
 // The log line about missing keys is also written after this number of requests.
 const manyMissed = 200
 
-// idle adds a finding if a rule seems to count no requests. A rule seems to count none if it has
-// limits, and every Limiter that contains a certain other rule contains this rule, too, but only
-// the other rule has counted requests since the rules were loaded (or in the last 15 minutes, if
-// that is shorter).
+// idle adds a finding if a rule seems to count no requests. A rule with limits seems to count none
+// if it is in every Limiter that contains a certain other rule, but only the other rule has counted
+// requests. This applies to requests since the rules were loaded, but at most to the last 15
+// minutes.
 func (in *inspection) idle(r *ruleRow) {
 	if r.Limits == nil || r.Last15 != (watch.Count{}) {
 		return

@@ -61,7 +61,7 @@ type checker struct {
 func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probeLimits...) }
 
 // CheckSettings logs settings of a usable Redis that are unsuitable for the store: a
-// maxmemory-policy that evicts keys that are being limited, and a missing permission to track keys.
+// maxmemory-policy under which limited keys are evicted, and a missing permission to track keys.
 // The store itself logs such settings after each successful check, so CheckSettings is for tools
 // that check a server before it is used. Call it after Probe.
 func (s *Store) CheckSettings(ctx context.Context, logger *slog.Logger) {

@@ -155,9 +155,9 @@ func (b *batch) context() context.Context {
 
 // run makes calls, one after the other, until no waiting command may be sent now. Before each call,
 // it yields to other runnable goroutines, because some of them may be callers whose commands then
-// need no separate call. It yields twice, because the first time may make several callers runnable.
-// If the caller is alone, run does not yield. If yielding has taken a long time because other
-// goroutines use all processors, run stops yielding for a while.
+// need no separate call. It yields twice, so that callers that become runnable during the first
+// time can run, too. If the caller is alone, run does not yield. If yielding has taken a long time
+// because other goroutines use all processors, run stops yielding for a while.
 func (q *Queue) run(b *batch) {
 	growStack(0)
 	for b != nil {

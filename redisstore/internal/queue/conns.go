@@ -13,7 +13,7 @@ import (
 // A Conns value holds a client's connections to one Redis. When a budget is used up, it shows
 // whether Redis or the process is late. If the process is late, the kernel has already received the
 // answer. If Redis is silent, the kernel has received nothing. This is true even if the goroutine
-// that checks runs late. Each new connection is registered by add.
+// that checks runs late. Each new connection is added to it.
 type Conns struct {
 	began time.Time // the int64 times in Conns are in ns since began
 

@@ -261,7 +261,7 @@ func (q *Queue) isSilent(now time.Time) bool {
 
 // isLate reports whether the answer to a request would be late if the request were sent after the
 // given number of rounds of calls. The estimate assumes that a call takes at most half of the
-// timeout, because the window shrinks while calls take longer, so that later calls take less time.
+// timeout: while calls take longer, the window shrinks, and later calls take less time.
 func (q *Queue) isLate(a *request, rounds float64, now time.Time) bool {
 	left := a.end.Sub(now)
 	if end, ok := a.ctx.Deadline(); ok {
