@@ -217,10 +217,10 @@ func (p parted) Take(ctx context.Context, t *quota.Transaction) error {
 	return p.FallbackStore.Take(ctx, t)
 }
 
-// A mirrored store calls Redis. If Redis refuses a charge because its limit has no units left, Take
-// spends this process's share of the limit in memory too. Otherwise the key could spend this share
-// whenever an answer of Redis is late. What an operator refunds, as by quota.Reset, or forgets, is
-// therefore refunded or forgotten in the memory of this process, too.
+// A mirrored store calls Redis. If Redis refuses a charge, Take leaves no more units in memory than
+// this process's share of what Redis has left. Otherwise the key could spend this process's share of
+// the limit whenever an answer of Redis is late. What an operator refunds, as by quota.Reset, or
+// forgets, is therefore refunded or forgotten in the memory of this process, too.
 type mirrored struct {
 	*quota.CoalescedStore
 	optional.Tracker
@@ -238,14 +238,13 @@ func (m mirrored) Take(ctx context.Context, t *quota.Transaction) error {
 			continue
 		}
 		c := t.Charges[i]
-		// A refused class or a large cost does not mean that nothing is left, units in flight would
-		// not be released here, and bans are not units. What package credit grants stays in Redis, or
-		// the key could spend it in both stores.
+		// Units in flight would not be released here, and bans are not units. What package credit
+		// grants stays in Redis, or the key could spend it in both stores.
 		_, whole := c.Limit.Algorithm.(optional.Indivisible)
 		if refunds := t.Allowed() && c.Cost < 0 && c.Spent == 0 && !whole; refunds || t.Mode == quota.ModeForget {
 			_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: t.Mode})
-		} else if !d.Allowed && d.Remaining == 0 && c.Headroom == 0 && !c.Limit.InFlight() && !whole {
-			c.Cost = 1
+		} else if !d.Allowed && d.Remaining >= 0 && !c.Limit.InFlight() && !whole {
+			c.Cost, c.Headroom = 1, c.Headroom+d.Remaining // which a class, or a smaller cost, may still spend
 			_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: quota.ModeAtMost, Most: c.Limit.Capacity()})
 		}
 	}

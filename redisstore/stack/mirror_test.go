@@ -59,15 +59,18 @@ func processesOf(n int, redis *away) (stores []quota.Store) {
 func TestLateAnswers(t *testing.T) {
 	for name, test := range map[string]struct {
 		limit quota.Limit
+		cost  int64
 		most  int
 	}{
-		"gcra":           {algorithms.GCRA(1000, time.Hour), 1000 + 2*17},
-		"burst":          {algorithms.TokenBucket(100, 1000, time.Hour), 100 + 2*17},
-		"anchored":       {algorithms.AnchoredWindow(1000, time.Hour), 1000},
-		"leaky bucket":   {algorithms.LeakyBucket(1000, 1000, time.Hour), 1000 + 2*17},
-		"fixed window":   {algorithms.FixedWindow(1000, time.Hour), 1000},
-		"sliding window": {algorithms.SlidingWindow(1000, time.Hour), 1000},
-		"sliding log":    {algorithms.SlidingLog(1000, time.Hour), 1000},
+		"gcra":           {algorithms.GCRA(1000, time.Hour), 1, 1000 + 2*17},
+		"burst":          {algorithms.TokenBucket(100, 1000, time.Hour), 1, 100 + 2*17},
+		"anchored":       {algorithms.AnchoredWindow(1000, time.Hour), 1, 1000},
+		"leaky bucket":   {algorithms.LeakyBucket(1000, 1000, time.Hour), 1, 1000 + 2*17},
+		"fixed window":   {algorithms.FixedWindow(1000, time.Hour), 1, 1000},
+		"sliding window": {algorithms.SlidingWindow(1000, time.Hour), 1, 1000},
+		"sliding log":    {algorithms.SlidingLog(1000, time.Hour), 1, 1000},
+		"costs":          {algorithms.FixedWindow(1000, time.Hour), 3, 333},
+		"gcra, costs":    {algorithms.GCRA(1000, time.Hour), 3, 333 + 2*6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -77,7 +80,7 @@ func TestLateAnswers(t *testing.T) {
 				for i := range 6000 {
 					redis.down.Store(i > 1000 && i%400 > 250)
 					for _, s := range stores {
-						if weirtest.Take(t, s, 0, weirtest.Once(test.limit).Charges...).Allowed() {
+						if weirtest.Take(t, s, 0, quota.Charge{Rule: "r", Key: "k", Limit: test.limit, Cost: test.cost}).Allowed() {
 							admitted++
 						}
 					}
@@ -91,8 +94,8 @@ func TestLateAnswers(t *testing.T) {
 	}
 }
 
-// TestMirrored: memory gets nothing but the keys of which Redis has nothing left, and forgets what is
-// forgotten in Redis.
+// TestMirrored: memory gets nothing but the keys that Redis refuses, keeps as many of their units as Redis,
+// and forgets what is forgotten in Redis.
 func TestMirrored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gcra, flight := algorithms.GCRA(10, time.Hour), algorithms.InFlight(1, time.Hour)
@@ -108,8 +111,10 @@ func TestMirrored(t *testing.T) {
 		}{
 			{"allowed", gcra, 9, 1, 0, quota.ModeSpend, 10},
 			{"refused", gcra, 10, 1, 0, quota.ModeSpend, 0},
-			{"a large cost", gcra, 9, 2, 0, quota.ModeSpend, 10},
-			{"a class", gcra, 5, 1, 5, quota.ModeSpend, 10},
+			{"a large cost", gcra, 9, 2, 0, quota.ModeSpend, 1},
+			{"a cost that never fits", gcra, 3, 11, 0, quota.ModeSpend, 7},
+			{"a class", gcra, 5, 1, 5, quota.ModeSpend, 5},
+			{"a class of which nothing is left", gcra, 8, 1, 5, quota.ModeSpend, 5},
 			{"a peek", gcra, 10, 1, 0, quota.ModePeek, 10},
 			{"in flight", flight, 1, 1, 0, quota.ModeSpend, 1},
 		} {

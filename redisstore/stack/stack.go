@@ -41,10 +41,10 @@
 // during an outage instead, use [Store.WithoutFallback]. To enforce the whole limit in each
 // process, use [Store.Undivided]. The store logs when an outage begins and when it ends.
 //
-// A key that Redis has refused has no units left in memory at first, so it gains nothing when an
-// answer of Redis is late. Under a sliding log or an anchored window, it then has none for a whole
-// Period, even if Redis would have had units earlier. A call with quota.ModeForget takes effect in
-// Redis and in memory.
+// When Redis refuses a key, this process keeps at most its share of the units that Redis has left, so
+// the key gains nothing when an answer of Redis is late. Under a sliding log or an anchored window,
+// memory then has no more units for a whole Period, even if Redis would have had some earlier. A call
+// with quota.ModeForget takes effect in Redis and in memory.
 //
 // # Start
 //
