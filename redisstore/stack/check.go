@@ -122,6 +122,9 @@ func (c *checker) run() {
 		c.err.Store(&err)
 		if err == nil {
 			c.outages.recordPassed()
+			if pause > firstPause { // the check has failed before, so another failure is a new one
+				c.outages.loud.Reset()
+			}
 			c.checkEviction(c.ctx, c.outages.logger)
 			c.checkTracking(c.ctx, c.outages.logger)
 			return

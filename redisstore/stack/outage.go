@@ -112,6 +112,7 @@ func (o *outageLog) end() {
 	defer o.mu.Unlock()
 	if !o.writes {
 		o.over()
+		o.loud.Reset()
 	}
 }
 
