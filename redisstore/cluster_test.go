@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,6 +18,7 @@ import (
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/internal/test/weirtest"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -316,6 +318,63 @@ func TestTakeParts(t *testing.T) {
 	if done, err := store.TakeParts(ctx, tx, nil); done || err != nil {
 		t.Errorf("one slot: got %v and %v, want nothing done", done, err)
 	}
+}
+
+// TestTakePartsRandom: while nobody else spends, a transaction in parts does what a transaction as a whole
+// does, in all modes, and so does its refund.
+func TestTakePartsRandom(t *testing.T) {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := []quota.Limit{algorithms.GCRA(9, time.Hour), algorithms.FixedWindow(7, 1000*time.Hour),
+		algorithms.SlidingLog(8, time.Hour), algorithms.AnchoredWindow(6, time.Hour), algorithms.InFlight(5, time.Hour)}
+	modes := []quota.Mode{quota.ModeSpend, quota.ModePeek, quota.ModeAtMost, quota.ModeForce, quota.ModeForget}
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(500) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			whole, parts := memstore.New(memstore.Options{}), memstore.New(memstore.Options{})
+			take := func(a *quota.Transaction) {
+				t.Helper()
+				b := new(quota.Transaction)
+				b.SetQuestion(a)
+				done, err := store.TakeParts(t.Context(), b, parts.Take)
+				if !done {
+					err = parts.Take(t.Context(), b)
+				}
+				if other := whole.Take(t.Context(), a); other != nil || err != nil {
+					t.Fatalf("seed %d: got %v and %v", seed, err, other)
+				}
+				same := func(d, e quota.Decision) bool { return d.Allowed == e.Allowed && d.Remaining == e.Remaining }
+				if a.Granted != b.Granted || !slices.EqualFunc(a.Decisions, b.Decisions, same) {
+					t.Fatalf("seed %d, mode %d: got %d times and %+v in parts, want %d and %+v", seed, a.Mode, b.Granted, b.Decisions, a.Granted, a.Decisions)
+				}
+			}
+			for range 12 {
+				tx := &quota.Transaction{Mode: modes[r.IntN(len(modes))]}
+				if tx.Mode == quota.ModeAtMost {
+					tx.Most = 1 + r.Int64N(6)
+				}
+				for _, i := range r.Perm(20)[:2+r.IntN(3)] {
+					tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: fmt.Sprint(i % 4), Limit: limits[i/4], Cost: r.Int64N(4)})
+				}
+				tx.Charges[0].Cost++ // ModeAtMost wants one above 0
+				take(tx)
+				back := new(quota.Transaction)
+				for i, c := range tx.Charges {
+					if c.Cost, c.Spent = -c.Cost*max(1, tx.Granted), tx.Decisions[i].At; c.Cost < 0 {
+						back.Charges = append(back.Charges, c)
+					}
+				}
+				if tx.Mode < quota.ModeForce && tx.Mode != quota.ModePeek && tx.Allowed() && r.IntN(3) == 0 {
+					take(back)
+				}
+				time.Sleep(time.Duration(r.IntN(1000)) * time.Second)
+			}
+		}
+	})
 }
 
 // TestSpreadRace: concurrent transactions on keys of different slots never get more units than
