@@ -2,12 +2,11 @@ package stack
 
 import "time"
 
-// Age makes the last check of Redis older, and allows the next line that is repeated every minute.
+// Age makes the last check of Redis older.
 func (s *Store) Age(d time.Duration) {
 	s.checker.mu.Lock()
 	defer s.checker.mu.Unlock()
 	s.checker.ended = s.checker.ended.Add(-d)
-	s.checker.outages.loud.Reset()
 }
 
 // Checked returns once no check runs.
