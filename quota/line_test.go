@@ -682,12 +682,12 @@ if redis.call('GET', 'all') and ARGV[1] == '1' then redis.call('INCR', KEYS[1]) 
 	})
 }
 
-// TestHoldHang: Redis hangs for 300 ms while ten requests end. When it answers again, their ten units
+// TestHoldHang: Redis hangs for 1.5 s while ten requests end. When it answers again, their ten units
 // are released long before their lease of 20 s ends.
 func TestHoldHang(t *testing.T) {
-	rounds.Slow(t, "takes 2 s")
+	rounds.Slow(t, "takes 4 s")
 	p := redistest.Server(t)
-	redis, observer := redisAt(t, p.Addr(), 50*time.Millisecond), redisAt(t, p.Addr(), 5*time.Second)
+	redis, observer := redisAt(t, p.Addr(), 500*time.Millisecond), redisAt(t, p.Addr(), 5*time.Second)
 	for name, store := range map[string]quota.Store{
 		"redis": redis,
 		"stack": quota.Fallback(quota.Hybrid(quota.Breaker(quota.Coalesce(redis), quota.BreakerOptions{}), quota.HybridOptions{}), quota.Share(memory(), 2), quota.FallbackOptions{}),
@@ -706,7 +706,7 @@ func TestHoldHang(t *testing.T) {
 				t.Fatalf("got %d in flight, want 10", got)
 			}
 			p.Pause()
-			hung := time.AfterFunc(300*time.Millisecond, p.Resume)
+			hung := time.AfterFunc(1500*time.Millisecond, p.Resume)
 			defer hung.Stop()
 			defer p.Resume()
 			together(len(releases), func(i int) { releases[i]() })
