@@ -1,7 +1,6 @@
 package redisstore_test
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -123,8 +122,8 @@ func TestForgetInSlots(t *testing.T) {
 	}
 }
 
-// TestSpreadAtMost: if keys are in several slots, Take returns ErrUnsupported in ModeAtMost, and
-// spends nothing in ModePeek. In ModeSpend the transaction is allowed, and its Undo is emptied.
+// TestSpreadAtMost: if keys are in several slots, Take spends nothing in ModePeek. In ModeSpend the
+// transaction is allowed, and its Undo is emptied. In ModeAtMost it spends what fits under all keys.
 func TestSpreadAtMost(t *testing.T) {
 	server := mini(t)
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"1": server.Addr()}})
@@ -133,11 +132,7 @@ func TestSpreadAtMost(t *testing.T) {
 	limit := algorithms.FixedWindow(1, 1000*time.Hour)
 	both := []quota.Charge{{Rule: "r", Key: "a", Limit: limit, Cost: 1}, {Rule: "r", Key: "b", Limit: limit, Cost: 1}}
 
-	tx := quota.Transaction{Charges: both, Mode: quota.ModeAtMost, Most: 1}
-	if err := store.Take(t.Context(), &tx); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("got %v, want ErrUnsupported", err)
-	}
-	tx = quota.Transaction{Charges: both, Mode: quota.ModePeek}
+	tx := quota.Transaction{Charges: both, Mode: quota.ModePeek}
 	if err := store.Take(t.Context(), &tx); err != nil || !tx.Allowed() || tx.Decisions[1].Remaining != 1 {
 		t.Errorf("got %v, %+v, want both charges allowed and 1 remaining", err, tx)
 	}
@@ -147,5 +142,12 @@ func TestSpreadAtMost(t *testing.T) {
 	tx.Mode, tx.Undo = quota.ModeSpend, make([]quota.Undo, 2)
 	if err := store.Take(t.Context(), &tx); err != nil || !tx.Allowed() || len(tx.Undo) > 0 {
 		t.Errorf("got %v, %+v, want both charges allowed and no Undo", err, tx)
+	}
+	for _, want := range []int64{0, 2} { // b has nothing left, then both have new limits
+		tx = quota.Transaction{Charges: both, Mode: quota.ModeAtMost, Most: 3}
+		if err := store.Take(t.Context(), &tx); err != nil || tx.Granted != want {
+			t.Errorf("at most 3: got %v, %+v, want %d", err, tx, want)
+		}
+		both[0].Limit.Quota, both[1].Limit.Quota = 9, 3
 	}
 }
