@@ -721,9 +721,11 @@ func TestExplain(t *testing.T) {
 		}
 		check("the first attempt", quota.ErrUnusable)
 		time.Sleep(time.Second)
+		synctest.Wait()
 		f.lost, q.send = true, f.send
 		check("the next one hangs", quota.ErrUnusable)
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		f.lost = false
 		check("Redis answers", nil)
 		before := asked
