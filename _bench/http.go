@@ -223,7 +223,11 @@ func oneClient(o options) (*table, error) {
 			handlers[i] = m.open(plenty, time.Second)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusOK) }))
 		}
 		results, err := interleave(len(handlers), rounds, func(i int) (float64, error) {
-			return nsPerCheck(func() check { return requestsOf(handlers[i]) }, keysOf(1), goroutines, o.pick(20_000, 800), true)
+			ns, err := nsPerCheck(func() check { return requestsOf(handlers[i]) }, keysOf(1), goroutines, o.pick(20_000, 800), true)
+			if err != nil {
+				err = fmt.Errorf("%d goroutines: %s: %w", goroutines, middlewares[i].name, err)
+			}
+			return ns, err
 		})
 		if err != nil {
 			return nil, err
