@@ -238,12 +238,7 @@ func testSpreadAtMost(t *testing.T, store *redisstore.Store, keys []string) {
 // TestTakePartsAtMost: if another client is faster, what a part has spent more often than the others is
 // refunded, and a function that panics ends no other goroutine.
 func TestTakePartsAtMost(t *testing.T) {
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
-	defer rdb.Close()
-	store, err := redisstore.New(rdb, redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := storeOf(t, &redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, IsClusterMode: true})
 	limit := algorithms.GCRA(9, time.Hour)
 	look := quota.Charge{Rule: "r", Key: "fast", Limit: limit.Named("look")}
 	charges := []quota.Charge{{Rule: "r", Key: "fast", Limit: limit, Cost: 1}, look, {Rule: "r", Key: "slow", Limit: limit, Cost: 1}}
@@ -280,12 +275,7 @@ func TestTakePartsAtMost(t *testing.T) {
 // TestTakeParts: a part that takes long uses up neither the time of the others nor more than its own
 // of the request, and units are refunded in the store that has spent them.
 func TestTakeParts(t *testing.T) {
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
-	defer rdb.Close()
-	store, err := redisstore.New(rdb, redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := storeOf(t, &redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, IsClusterMode: true})
 	limit := algorithms.GCRA(5, time.Hour)
 	tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "slow", Limit: limit, Cost: 4}, {Rule: "r", Key: "lost race", Limit: limit, Cost: 1}}}
 	ctx := quota.WithBudget(t.Context())
@@ -323,12 +313,7 @@ func TestTakeParts(t *testing.T) {
 // TestTakePartsRandom: while nobody else spends, a transaction in parts does what a transaction as a whole
 // does, in all modes, and so does its refund.
 func TestTakePartsRandom(t *testing.T) {
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
-	defer rdb.Close()
-	store, err := redisstore.New(rdb, redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := storeOf(t, &redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, IsClusterMode: true})
 	limits := []quota.Limit{algorithms.GCRA(9, time.Hour), algorithms.FixedWindow(7, 1000*time.Hour),
 		algorithms.SlidingLog(8, time.Hour), algorithms.AnchoredWindow(6, time.Hour), algorithms.InFlight(5, time.Hour)}
 	modes := []quota.Mode{quota.ModeSpend, quota.ModePeek, quota.ModeAtMost, quota.ModeForce, quota.ModeForget}
