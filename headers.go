@@ -52,21 +52,12 @@ func (l *Limiter) writeHeaders(h http.Header, s *snapshot, at time.Time, lower b
 	if refused {
 		r.RetryAfter = s.retryAfter()
 	}
-	if s.outer != nil || len(s.decisions) > few || l.special {
+	if s.outer != nil || len(s.decisions) > few {
 		writeAll(w, &r, s)
 		return
 	}
 	var items [few]headers.Item // on the stack, where writing a pointer costs the least
-	n := 0
-	for i := range s.claims {
-		limits := s.claims[i].limits
-		for j := range limits {
-			it := &items[n]
-			it.Prepared, it.Decision, it.Replicas = limits[j].fields, &s.decisions[n], int(s.replicas)
-			n++
-		}
-	}
-	w.Write(&r, items[:n])
+	w.Write(&r, items[:s.show(items[:])])
 }
 
 // writeAll writes all limits that apply to the request.
