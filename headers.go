@@ -52,12 +52,21 @@ func (l *Limiter) writeHeaders(h http.Header, s *snapshot, at time.Time, lower b
 	if refused {
 		r.RetryAfter = s.retryAfter()
 	}
-	if s.outer != nil || len(s.decisions) > few {
+	if s.outer != nil || len(s.decisions) > few || l.special {
 		writeAll(w, &r, s)
 		return
 	}
 	var items [few]headers.Item // on the stack, where writing a pointer costs the least
-	w.Write(&r, items[:s.show(items[:])])
+	n := 0
+	for i := range s.claims {
+		limits := s.claims[i].limits
+		for j := range limits {
+			it := &items[n]
+			it.Prepared, it.Decision, it.Replicas = limits[j].fields, &s.decisions[n], int(s.replicas)
+			n++
+		}
+	}
+	w.Write(&r, items[:n])
 }
 
 // writeAll writes all limits that apply to the request.

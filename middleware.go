@@ -205,6 +205,7 @@ func (l *Limiter) add(r *rule) {
 	l.settles = l.settles || r.Settle != nil
 	l.costs = l.costs || r.Cost != nil
 	l.policies = l.policies || r.Policy != nil
+	l.special = l.special || r.Private || r.PartitionKey != nil
 	l.bans = l.bans || r.Penalty != nil
 	l.concurrent = l.concurrent || r.Policy != nil || r.ForKey != nil || r.own.inFlight
 }
@@ -325,6 +326,7 @@ type Limiter struct {
 	bans       bool // a rule has a Penalty
 	costs      bool // a rule has a Cost function
 	policies   bool // a rule has a Policy function
+	special    bool // a rule is Private or has a PartitionKey function
 	checks     bool // check has something to check in each decision
 	concurrent bool // a rule can have a concurrency limit
 	instant    bool // the store makes its decisions in memory: see isInstant
