@@ -345,12 +345,9 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // otherwise returns n. If the store fails, OnError decides whether the handler may use the n units.
 // Those that it may use are charged by Settle.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
+	innermost := snapshotOf(ctx)
 	if err := ctx.Err(); err != nil {
-		for s := snapshotOf(ctx); s != nil; s = s.outer {
-			if s.ticket != nil {
-				s.ticket.add(unit, 0, false) // the request has used no more than it has drawn
-			}
-		}
+		innermost.drawnAll(unit)
 		return 0, err
 	}
 	if n < 0 {
@@ -358,7 +355,6 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	}
 	settles, known, unsettled := false, false, (*rule)(nil)
 	drawn = n
-	innermost := snapshotOf(ctx)
 	for s := innermost; s != nil; s = s.outer {
 		t := s.ticket
 		if t == nil {
@@ -382,6 +378,15 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 		return 0, fmt.Errorf("weir: Draw: no rule with Settle has the unit %q", unit)
 	}
 	return drawn, nil
+}
+
+// drawnAll records that the request has used no more units than it has drawn.
+func (s *snapshot) drawnAll(unit string) {
+	for ; s != nil; s = s.outer {
+		if s.ticket != nil {
+			s.ticket.add(unit, 0, false)
+		}
+	}
 }
 
 // draw draws up to n units under the rules of one Limiter.

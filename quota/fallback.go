@@ -185,16 +185,13 @@ var errBothStores = errors.New("quota: Fallback: a transaction refunds units of 
 // Take implements Store.
 func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	refunds := len(t.Charges) > 0 && t.Charges[0].Cost < 0 && t.Refunds()
-	if refunds {
-		fellBack := t.Charges[0].FellBack
-		switch {
-		case slices.ContainsFunc(t.Charges, func(c Charge) bool { return c.FellBack != fellBack }):
-			return errBothStores
-		case fellBack:
-			err := f.secondary.Take(ctx, t)
-			t.setFellBack(true)
-			return err
-		}
+	if refunds && t.mixesStores() {
+		return errBothStores
+	}
+	if refunds && t.Charges[0].FellBack {
+		err := f.secondary.Take(ctx, t)
+		t.setFellBack(true)
+		return err
 	}
 	err := f.primary.Take(ctx, t)
 	if err == nil {
@@ -207,15 +204,19 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 		}
 		return nil
 	}
-	if fault := callerError(ctx, t); fault != nil {
+	switch fault := callerError(ctx, t); {
+	case fault != nil:
 		return fault
-	}
-	switch {
 	case refunds && f.worked.Load(): // secondary has not spent the units
 		return err
 	case f.began.Load() <= 0 && errors.Is(err, ErrUsedUp): // primary works, but earlier calls of the request have used up the time
 		return err
 	}
+	return f.fallBack(ctx, t, err)
+}
+
+// fallBack calls the secondary store after the primary store has failed.
+func (f *FallbackStore) fallBack(ctx context.Context, t *Transaction, err error) error {
 	cause := causeOf(err)
 	f.degraded(ctx, cause, err)
 	if call := traced.FromContext(ctx); call != nil {
@@ -228,6 +229,11 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	t.setFellBack(true)
 	f.decided[cause].Add(1)
 	return nil
+}
+
+// mixesStores reports whether some charges were spent in the secondary store and others were not.
+func (t *Transaction) mixesStores() bool {
+	return slices.ContainsFunc(t.Charges, func(c Charge) bool { return c.FellBack != t.Charges[0].FellBack })
 }
 
 func (r *Result) setFellBack(fellBack bool) {

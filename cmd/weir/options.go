@@ -244,16 +244,22 @@ func isAt(u *url.URL, addr string) bool {
 	return err == nil && port == of && (host == u.Hostname() || local(host) && local(u.Hostname()))
 }
 
-// checkAddrs checks the URL and the addresses.
-func (o *options) checkAddrs(f *faults) {
+// upstreamURL returns the URL of the upstream, which is empty if there is none or it is invalid.
+func (o *options) upstreamURL(f *faults) *url.URL {
 	u, err := url.Parse(o.upstream)
-	if o.upstream != "" &&
-		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	switch {
+	case o.upstream != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https"):
 		f.add("-upstream is %q; want a URL such as http://localhost:9000", o.upstream)
-		u = new(url.URL)
-	} else if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return new(url.URL)
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		f.add("-upstream has a user, a query or a fragment, which no request would have; want a URL such as http://localhost:9000")
 	}
+	return u
+}
+
+// checkAddrs checks the URL and the addresses.
+func (o *options) checkAddrs(f *faults) {
+	u := o.upstreamURL(f)
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		f.add("-tls-cert and -tls-key need each other")
 	}

@@ -268,17 +268,15 @@ func (v *reservations) draw(r *http.Request, c *reservationCall) (any, error) {
 
 // take spends units under the rule of a reservation, and returns an answer with the id.
 func (v *reservations) take(r *http.Request, units int64, res *reservation) (any, error) {
-	if units < 1 || units > mostUnits {
-		return nil, fault(http.StatusBadRequest, "units is %d; want 1 to %d", units, int64(mostUnits))
-	}
 	l, rule := v.find(res.Rule)
-	if l == nil {
+	switch {
+	case units < 1 || units > mostUnits:
+		return nil, fault(http.StatusBadRequest, "units is %d; want 1 to %d", units, int64(mostUnits))
+	case l == nil:
 		return nil, fault(http.StatusNotFound, "the limits file has no rule %q", res.Rule)
-	}
-	if len(res.Class) > mostClass { // the id contains the class, and must fit into a call
+	case len(res.Class) > mostClass: // the id contains the class, and must fit into a call
 		return nil, fault(http.StatusBadRequest, "class has %d bytes; want at most %d", len(res.Class), mostClass)
-	}
-	if res.Class != "" && len(rule.Headroom) == 0 {
+	case res.Class != "" && len(rule.Headroom) == 0:
 		return nil, fault(http.StatusBadRequest, "rule %q has no classes", res.Rule)
 	}
 	inShadow := !rule.Enforce.Enforces(res.Rule, res.Key)
@@ -287,12 +285,7 @@ func (v *reservations) take(r *http.Request, units int64, res *reservation) (any
 		return nil, err
 	}
 	ctx := context.WithoutCancel(r.Context()) // a client that hangs up has spent the units, too
-	t := quota.Transaction{}
-	for _, limit := range limits {
-		charge := quota.Charge{Rule: res.Rule, Key: res.Key, Limit: limit, Cost: units}
-		charge.Headroom = limit.Headroom(rule.Headroom[res.Class])
-		t.Charges = append(t.Charges, charge)
-	}
+	t := quota.Transaction{Charges: chargesOf(res, limits, rule.Headroom[res.Class], units)}
 	if len(limits) > 0 {
 		err = v.store.Take(ctx, &t)
 	}
@@ -313,6 +306,15 @@ func (v *reservations) take(r *http.Request, units int64, res *reservation) (any
 	res.add(units, &t)
 	id, err := v.seal(res)
 	return reservedBody{id, res.units(), time.Unix(res.End, 0).UTC()}, err
+}
+
+// chargesOf returns the charges that spend units for a reservation and leave the given percentage of each
+// limit unused.
+func chargesOf(res *reservation, limits []quota.Limit, percent int, units int64) (charges []quota.Charge) {
+	for _, l := range limits {
+		charges = append(charges, quota.Charge{Rule: res.Rule, Key: res.Key, Limit: l, Cost: units, Headroom: l.Headroom(percent)})
+	}
+	return charges
 }
 
 // limits returns the limits of the key of a reservation, or no limits if the key is not limited. If

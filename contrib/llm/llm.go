@@ -270,16 +270,26 @@ func MaxTokens(most, output int64) func(r *http.Request) int64 {
 		if string(found["background"]) == "true" || found["requests"] != nil || found["input_file_id"] != nil {
 			return -1
 		}
-		tokens, valid := largest(found, 0, "max_tokens", "max_completion_tokens", "max_output_tokens")
-		tokens = cmp.Or(tokens, output)
-		answers, countable := largest(found, 1, "n", "best_of")
-		prompts, known := promptsOf(found["prompt"])
-		ok = ok && valid && countable && known && found["previous_response_id"] == nil && found["conversation"] == nil
-		if !ok || answers > most/prompts || tokens > most/(answers*prompts) {
+		produced, known := produces(found, most, output)
+		if !ok || !known {
 			return most
 		}
-		return min(most, int64(len(text.Head))+tokens*answers*prompts)
+		return min(most, int64(len(text.Head))+produced)
 	}
+}
+
+// produces returns how many tokens the answers to a request may have. It returns false if that is
+// not known, or is more than most.
+func produces(found map[string][]byte, most, output int64) (_ int64, ok bool) {
+	tokens, valid := largest(found, 0, "max_tokens", "max_completion_tokens", "max_output_tokens")
+	tokens = cmp.Or(tokens, output)
+	answers, countable := largest(found, 1, "n", "best_of")
+	prompts, known := promptsOf(found["prompt"])
+	ok = valid && countable && known && found["previous_response_id"] == nil && found["conversation"] == nil
+	if !ok || answers > most/prompts || tokens > most/(answers*prompts) {
+		return 0, false
+	}
+	return tokens * answers * prompts, true
 }
 
 // largest returns the largest of n and the values of the given fields. It returns false if a value

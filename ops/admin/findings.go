@@ -112,9 +112,13 @@ func (in *inspection) refusing(r *ruleRow) {
 			"Rule %q %s %s of its requests in the last minute, from at least %s keys. %s",
 			r.Name, verb, share(n, all), number(int64(r.keys)), in.limitHint(r))})
 	}
-	if !single {
-		return
+	if single {
+		in.oneKey(r, most)
 	}
+}
+
+// oneKey adds the finding that one key causes most of the refusals of a rule.
+func (in *inspection) oneKey(r *ruleRow, most int64) {
 	who, what := strconv.Quote(r.most.Key), fmt.Sprintf("the refusals by rule %q", r.Name)
 	if r.Enforce == 0 {
 		what = fmt.Sprintf("what rule %q would refuse, which is in shadow", r.Name)

@@ -111,29 +111,8 @@ func (h *Handler) override(ctx context.Context, t *target) error {
 		(!h.hasOverrides || t.Network == "") { // a network needs only DenyFrom
 		return err
 	}
-	var body struct {
-		Limits            []limitBody
-		Unlimited, Denied bool
-		Seconds           float64
-		Note              string
-	}
-	if err := t.read(&body); err != nil {
-		return err
-	}
-	var d time.Duration
-	var err error
-	if body.Seconds != 0 {
-		d, err = durationOf(body.Seconds, ", or none for an override that does not expire")
-	}
-	if err == nil && !body.Denied && t.Network != "" {
-		err = refuse(http.StatusBadRequest, "%s can only be denied", t.scope)
-	}
+	e, d, note, err := t.readOverride()
 	if err != nil {
-		return err
-	}
-	e := t.entry()
-	e.Unlimited, e.Denied = body.Unlimited, body.Denied
-	if e.Limits, err = limitsFrom(body.Limits); err != nil {
 		return err
 	}
 	if len(e.Limits) > 0 && !e.Unlimited && !e.Denied {
@@ -141,11 +120,34 @@ func (h *Handler) override(ctx context.Context, t *target) error {
 			return err
 		}
 	}
-	if err := h.set(ctx, t, e, d, body.Note); err != nil {
+	if err := h.set(ctx, t, e, d, note); err != nil {
 		return err
 	}
 	t.warnOfBan(ctx)
 	return nil
+}
+
+// readOverride reads an override of the target, its duration (0 if it is permanent) and its note.
+func (t *target) readOverride() (e overrides.Entry, d time.Duration, note string, err error) {
+	var body struct {
+		Limits            []limitBody
+		Unlimited, Denied bool
+		Seconds           float64
+		Note              string
+	}
+	if err = t.read(&body); err == nil && body.Seconds != 0 {
+		d, err = durationOf(body.Seconds, ", or none for an override that does not expire")
+	}
+	if err == nil && !body.Denied && t.Network != "" {
+		err = refuse(http.StatusBadRequest, "%s can only be denied", t.scope)
+	}
+	if err != nil {
+		return e, 0, "", err
+	}
+	e = t.entry()
+	e.Unlimited, e.Denied = body.Unlimited, body.Denied
+	e.Limits, err = limitsFrom(body.Limits)
+	return e, d, body.Note, err
 }
 
 // warnOfBan warns that new limits have no effect while the key is banned.

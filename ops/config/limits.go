@@ -51,15 +51,7 @@ func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings,
 	if len(d.errs) > before {
 		return l
 	}
-	switch n := f["burst"]; {
-	case n != nil && !isMeter(l):
-		d.errorf(n, "%s has no "+burstOfOthers, l.Algorithm.Name())
-	case n != nil:
-		l.Burst = s.burst
-		d.validLimit(n, l)
-	case isMeter(l):
-		l.Burst = s.burst
-	}
+	d.setBurst(&l, f["burst"], s.burst)
 	switch name := f["name"]; {
 	case name != nil:
 		l.Name = d.text(name, "name")
@@ -73,6 +65,19 @@ func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings,
 		d.validLimit(n, l)
 	}
 	return l
+}
+
+// setBurst sets the burst of a limit, which n contains unless it is nil.
+func (d *ruleDecoder) setBurst(l *limit, n ast.Node, burst int64) {
+	switch {
+	case isMeter(*l):
+		l.Burst = burst
+		if n != nil {
+			d.validLimit(n, *l)
+		}
+	case n != nil:
+		d.errorf(n, "%s has no "+burstOfOthers, l.Algorithm.Name())
+	}
 }
 
 // settings returns the defaults s for a limit of an override, with the values that it takes from l,

@@ -112,25 +112,17 @@ func (d *ruleDecoder) ownLimits(n ast.Node, e *overrides.Entry) string {
 	return limitsText(word, own)
 }
 
-// replaced returns the limit of the rule that the limit l of an override replaces. The argument f
-// contains the fields of l. If l has no period, it gets the period of that limit. A limit with a
-// name replaces the limit with the same stored name. A limit without a name replaces the limit with
-// the same period or, if single is true, the rule's only limit. If l replaces no limit, replaced
-// returns nil.
+// replaced returns the limit of the rule that the limit l of an override replaces, or nil. The
+// argument f contains the fields of l. If l has no period, it gets the period of that limit.
 func (d *ruleDecoder) replaced(n ast.Node, f fields, l *limit, single bool) (from *limit) {
-	name, _ := f["name"].(*ast.StringNode)
-	period := f["period"]
 	for i := range d.r.limits {
-		o := &d.r.limits[i]
-		switch {
-		case name != nil && name.Value == o.Label(),
-			name == nil && period != nil && o.unit == l.unit && (l.unit != 0 || o.Period == l.Period),
-			name == nil && single && len(d.r.limits) == 1:
+		if o := &d.r.limits[i]; d.replaces(f, l, o, single) {
 			from = o
 		}
 	}
+	period := f["period"]
 	switch {
-	case period == nil && from == nil && d.r.word != "":
+	case period == nil && len(d.r.limits) == 0:
 		d.errorf(n, "a limit has no period, and the rule has no limit that it could replace")
 	case period == nil && from == nil:
 		d.errorf(n, "a limit has no period, and the rule has several limits: a name or a period says which of them it replaces")
@@ -142,6 +134,17 @@ func (d *ruleDecoder) replaced(n ast.Node, f fields, l *limit, single bool) (fro
 		d.errorf(period, "period: the limit %s of the rule is of the calendar; want day, week or month, or an algorithm", from.Label())
 	}
 	return from
+}
+
+// replaces reports whether the limit l of an override replaces the limit o of the rule. A limit with
+// a name replaces the limit with the same stored name. A limit without a name replaces the limit
+// with the same period or, if single is true, the rule's only limit.
+func (d *ruleDecoder) replaces(f fields, l, o *limit, single bool) bool {
+	if name, ok := f["name"].(*ast.StringNode); ok {
+		return name.Value == o.Label()
+	}
+	return f["period"] != nil && o.unit == l.unit && (l.unit != 0 || o.Period == l.Period) ||
+		single && len(d.r.limits) == 1
 }
 
 // table reads the rule's overrides. The rule's limits must be valid. If the rule has no such field,

@@ -55,7 +55,6 @@ const (
 // entry may have Nested entries.
 func (e *Entry) check(mayNest bool) error {
 	n := count(len(e.Limits) > 0, e.Unlimited, e.Denied)
-	network := e.Network
 	switch matches := count(e.Key != "", e.Prefix != "", e.All, e.Network.IsValid()); {
 	case matches == 0:
 		return errors.New("an entry has none of Key, Prefix, All and Network; want one")
@@ -71,13 +70,25 @@ func (e *Entry) check(mayNest bool) error {
 		return fmt.Errorf("%v has nested entries; only an entry for the first part of joined keys may have them", e)
 	case len(e.Limits) > maxLimits:
 		return fmt.Errorf("%v has %d limits; want at most %d", e, len(e.Limits), maxLimits)
-	case network.IsValid() && network != network.Masked():
-		return fmt.Errorf("%v has bits after its prefix; want %v", e, network.Masked())
-	case network.Addr().Is4In6():
+	case e.Network.IsValid():
+		return e.checkNetwork()
+	}
+	return e.checkLimits()
+}
+
+func (e *Entry) checkNetwork() error {
+	switch masked := e.Network.Masked(); {
+	case e.Network != masked:
+		return fmt.Errorf("%v has bits after its prefix; want %v", e, masked)
+	case e.Network.Addr().Is4In6():
 		return fmt.Errorf("%v is IPv4-mapped; want an IPv4 network", e)
-	case network.IsValid() && !e.Denied:
+	case !e.Denied:
 		return fmt.Errorf("%v is not Denied, which is all that an entry for a network can be", e)
 	}
+	return nil
+}
+
+func (e *Entry) checkLimits() error {
 	for _, l := range e.Limits {
 		switch {
 		case l.Quota < 1:

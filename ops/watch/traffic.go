@@ -77,12 +77,17 @@ func (t *Traffic) Observe(e weir.Event) {
 	if by != 0 || !e.Shadow {
 		t.total.observe(now, by == 0, by != 0, false, e.Shadow)
 	}
-	charges, decisions := e.Transaction.Charges, e.Transaction.Decisions
-	if len(charges) == 0 && by != 0 { // the store was not called
+	if len(e.Transaction.Charges) == 0 && by != 0 { // the store was not called
 		if rule := t.rule(e.Refusal.Rule); rule >= 0 {
 			t.histories[rule].observe(now, false, true, false, e.Shadow)
 		}
 	}
+	t.count(&e, now)
+}
+
+// count counts a request under each rule that charges it.
+func (t *Traffic) count(e *weir.Event, now int64) {
+	by, charges, decisions := e.Refusal.Reason, e.Transaction.Charges, e.Transaction.Decisions
 	for i := 0; i < len(charges); {
 		first, refused, near := i, false, false
 		for ; i < len(charges) && charges[i].Rule == charges[first].Rule; i++ {

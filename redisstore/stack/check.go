@@ -237,21 +237,24 @@ func (m mirrored) Take(ctx context.Context, t *quota.Transaction) error {
 		return err
 	}
 	for i, d := range t.Decisions {
-		if t.Charges[i].Cost >= 0 && d.Allowed && t.Mode != quota.ModeForget {
-			continue
-		}
-		c := t.Charges[i]
-		// Units in flight would not be released here, and bans are not units. What package credit
-		// grants stays in Redis, or the key could spend it in both stores.
-		_, whole := c.Limit.Algorithm.(optional.Indivisible)
-		if refunds := t.Allowed() && c.Cost < 0 && c.Spent == 0 && !whole; refunds || t.Mode == quota.ModeForget {
-			_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: t.Mode})
-		} else if !d.Allowed && d.Remaining >= 0 && !c.Limit.InFlight() && !whole {
-			c.Cost, c.Headroom = 1, c.Headroom+d.Remaining // which a class, or a smaller cost, may still spend
-			_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: quota.ModeAtMost, Most: c.Limit.Capacity()})
+		if t.Charges[i].Cost < 0 || !d.Allowed || t.Mode == quota.ModeForget {
+			m.mirror(ctx, t, t.Charges[i], d)
 		}
 	}
 	return nil
+}
+
+// mirror refunds, forgets or spends in memory what Redis has refunded, forgotten or refused.
+func (m mirrored) mirror(ctx context.Context, t *quota.Transaction, c quota.Charge, d quota.Decision) {
+	// Units in flight would not be released here, and bans are not units. What package credit
+	// grants stays in Redis, or the key could spend it in both stores.
+	_, whole := c.Limit.Algorithm.(optional.Indivisible)
+	if refunds := t.Allowed() && c.Cost < 0 && c.Spent == 0 && !whole; refunds || t.Mode == quota.ModeForget {
+		_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: t.Mode})
+	} else if !d.Allowed && d.Remaining >= 0 && !c.Limit.InFlight() && !whole {
+		c.Cost, c.Headroom = 1, c.Headroom+d.Remaining // which a class, or a smaller cost, may still spend
+		_ = m.memory.Take(ctx, &quota.Transaction{Charges: []quota.Charge{c}, Mode: quota.ModeAtMost, Most: c.Limit.Capacity()})
+	}
 }
 
 // Watch implements optional.Watcher.

@@ -56,6 +56,12 @@ func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 		}
 		q.trip = min(q.trip, took)
 	}
+	q.resize(b, own, now, err)
+}
+
+// resize adapts the window after a call that took the time own without the time for which the
+// process was late.
+func (q *Queue) resize(b *batch, own time.Duration, now time.Time, err error) {
 	good := q.good()
 	if own < good && err == nil {
 		q.quickAt = now
