@@ -347,9 +347,18 @@ type Limiter struct {
 // serve handles a request: it obtains the decision, waits for the request's slot, and
 // answers.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	body := r.Body
 	d, end, err := l.admit(r)
 	if end != nil {
 		defer end() // even if PartitionKey or the handler panics
+	}
+	if outer := r; body != http.NoBody && !safe.Equal(r.Body, body) {
+		// A rule has read from the body. The request of net/http must keep the body of net/http:
+		// otherwise, if the handler closes the body early, net/http takes what follows in the body
+		// for further requests of the client.
+		r = outer.WithContext(outer.Context())
+		defer recorder.CarryBack(outer, r, nil, r.Body)
+		outer.Body = body
 	}
 	h := w.Header()
 	fresh := len(h) == 0 // the response will have no other fields
@@ -686,6 +695,10 @@ type Event struct {
 // contains the Refusal. Call the Admission's WriteHeaders method to set the header fields. If no
 // decision was possible, the Refusal's Reason is ReasonError. If r's context ends while the request
 // waits, Admit returns the context's error.
+//
+// A rule that reads the body, such as ByJSON, replaces r.Body. A handler of net/http must serve a
+// copy of r, and set r.Body to its earlier value. Otherwise, net/http does not notice that the copy's
+// body was closed early, and takes the rest of the body for further requests.
 func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	d, end, err := l.admit(r)
 	if err != nil {

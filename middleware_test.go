@@ -957,6 +957,54 @@ func TestUploads(t *testing.T) {
 	}
 }
 
+// TestSmuggling: if a rule reads the beginning of a body that the handler closes early, the rest of
+// the body is not served as further requests. The client may be a proxy that other clients share.
+func TestSmuggling(t *testing.T) {
+	rule := weir.Rule{Name: "api", Key: weir.ByJSON("user", 100), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}}
+	own, settled, policy, denied := rule, rule, rule, rule
+	own.Key = func(r *http.Request) (string, bool) { // as programs often do it
+		head, _ := io.ReadAll(io.LimitReader(r.Body, 100))
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(strings.NewReader(string(head)), r.Body), r.Body}
+		return string(head), true
+	}
+	settled.Settle = weir.RefundErrors
+	policy.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
+	denied.Policy = func(*http.Request) weir.Policy { return weir.Denied() }
+	closes := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if head, err := io.ReadAll(io.LimitReader(r.Body, 200)); err != nil || string(head) != strings.Repeat("a", 200) {
+			t.Errorf("got a body of %q, %v", head, err)
+		}
+		r.Body.Close() // as httputil.ReverseProxy does
+	})
+	duplex := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.NewResponseController(w).EnableFullDuplex() })
+	for name, c := range map[string]struct {
+		o    weir.Options
+		next http.HandlerFunc
+	}{
+		"ByJSON":        {weir.Options{Rules: []weir.Rule{rule}}, closes},
+		"full duplex":   {weir.Options{Rules: []weir.Rule{rule}}, duplex},
+		"own key":       {weir.Options{Rules: []weir.Rule{own}}, closes},
+		"Settle":        {weir.Options{Rules: []weir.Rule{settled}}, closes},
+		"Policy":        {weir.Options{Rules: []weir.Rule{policy}}, closes},
+		"NoFromContext": {weir.Options{Rules: []weir.Rule{rule}, NoFromContext: true}, closes},
+		"OnLimited":     {weir.Options{Rules: []weir.Rule{denied}, OnLimited: closes}, nil},
+	} {
+		server := httptest.NewServer(must(t, memory(), c.o).Handler(c.next))
+		conn := dial(t, server.Listener.Addr().String())
+		body := strings.Repeat("a", 100+256<<10) + strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 100)
+		go fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+		answers, _ := io.ReadAll(conn) // until the server closes the connection
+		if n := strings.Count(string(answers), "HTTP/1.1 "); n != 1 {
+			t.Errorf("%s: got %d answers to a request", name, n)
+		}
+		conn.Close()
+		server.Close()
+	}
+}
+
 type outsideKey struct{}
 
 // TestCarriedBack: what a handler writes into its request is seen by the handlers around the Limiter,

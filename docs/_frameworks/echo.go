@@ -14,6 +14,7 @@ func Echo(admit func(*http.Request) (*weir.Admission, error)) echo.MiddlewareFun
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
 			r := c.Request()
+			body := r.Body
 			r.Pattern = c.Path() // for weir.ByRoute
 			for _, p := range c.PathValues() {
 				r.SetPathValue(p.Name, p.Value) // for weir.ByPathValue
@@ -35,6 +36,7 @@ func Echo(admit func(*http.Request) (*weir.Admission, error)) echo.MiddlewareFun
 			}()
 			a.WriteHeaders(c.Response().Header())
 			c.SetRequest(r.WithContext(a.Context()))
+			r.Body = body // net/http needs it to see that a body was closed early
 			if err := next(c); err != nil {
 				c.Echo().HTTPErrorHandler(c, err) // decides the status
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -216,8 +217,28 @@ func TestUploads(t *testing.T) {
 	}
 }
 
+// TestSmuggling: the rest of a body that a handler closes early is not served as further requests.
+func TestSmuggling(t *testing.T) {
+	for _, f := range frameworks {
+		server := httptest.NewServer(f.make(newLimiter(t, memory(), weir.Rule{Name: "user", Key: weir.ByJSON("user", 100), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}}).Admit))
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := strings.Repeat("a", 100+256<<10) + strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 100)
+		go fmt.Fprintf(conn, "POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+		answers, _ := io.ReadAll(conn)
+		if n := strings.Count(string(answers), "HTTP/1.1 "); n != 1 {
+			t.Errorf("%s: got %d answers to a request", f.name, n)
+		}
+		conn.Close()
+		server.Close()
+	}
+}
+
 // upload parses a form, and returns the status.
 func upload(r *http.Request) int {
+	defer r.Body.Close()
 	if err := r.ParseMultipartForm(1 << 20); err != nil {
 		return 500
 	}

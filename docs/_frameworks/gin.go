@@ -12,7 +12,7 @@ import (
 // Gin returns a middleware for gin. admit is Limiter.Admit, or the result of config.File.Admit.
 func Gin(admit func(*http.Request) (*weir.Admission, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		r := c.Request
+		r, body := c.Request, c.Request.Body
 		r.Pattern = c.FullPath() // for weir.ByRoute
 		for _, p := range c.Params {
 			r.SetPathValue(p.Key, p.Value) // for weir.ByPathValue
@@ -36,6 +36,7 @@ func Gin(admit func(*http.Request) (*weir.Admission, error)) gin.HandlerFunc {
 		}()
 		a.WriteHeaders(c.Writer.Header())
 		c.Request = r.WithContext(a.Context())
+		r.Body = body // net/http needs it to see that a body was closed early
 		c.Next()
 		o.Panicked, o.Status, o.Bytes = false, c.Writer.Status(), int64(max(0, c.Writer.Size()))
 		o.HungUp = len(c.Errors) > 0 && !c.Writer.Written() // a middleware around this one will send the status
