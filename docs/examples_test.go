@@ -39,7 +39,6 @@ var withoutExample = map[string]string{
 	"redisstore.Store.CompareLimits":     "package stack calls it",
 	"stack.Store.Announce":               "weir.New calls it",
 	"regions.Store.Announce":             "weir.New calls it",
-	"stack.Store.Conflicts":              "watch.Diagnose calls it",
 	"stack.Store.Undivided":              "cmd/weir calls it",
 	"stack.Store.Stores":                 "weirprom.New calls it",
 	"llm.Transport.RoundTrip":            "http.Client calls it",

@@ -295,23 +295,6 @@ func (p *processes) announce(rule string, limits []quota.Limit) {
 	p.compared, p.foreign = time.Time{}, nil // compare as soon as possible; until then, all processes count
 }
 
-// Conflicts describes each rule for which another process has had different limits for at least 40
-// s, so that a rollout is probably not the reason. Conflicts makes no network call. Limits from a
-// Policy and overrides are not compared, because processes may legitimately differ in these.
-func (s *Store) Conflicts() []string {
-	p := &s.checker.processes
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var found []string
-	for name, d := range p.others {
-		if limits := p.limits[name]; d.logged && limits != "" {
-			found = append(found, fmt.Sprintf("%s: %s here, %s in another process", name, limits, d.text))
-		}
-	}
-	slices.Sort(found)
-	return found
-}
-
 // Replicas returns the number of processes among which s would divide the limits if an outage began
 // now. This is Options.Replicas or, if that is 0, the number of processes that s has counted, which
 // is 0 at first.

@@ -143,7 +143,8 @@ type Store struct {
 //
 // New starts a goroutine that checks Redis until Redis is usable (see Err). It also starts a timer,
 // by which the store reports to other processes that it is in use and what the limits of its rules
-// are (see Conflicts). Closing the store or rdb stops both.
+// are. It logs a warning if another process has had different limits for a rule for at least 40 s,
+// so that a rollout is probably not the reason. Closing the store or rdb stops both.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case o.Replicas < 0:

@@ -136,9 +136,6 @@ func TestAnnounce(t *testing.T) {
 		limits, err := server.Do("HGETALL", "weir:limits")
 		return err == nil && strings.Contains(fmt.Sprint(limits), `"1h: 1 per 1h0m0s (gcra)"`)
 	})
-	if c := store.Conflicts(); c != nil {
-		t.Errorf("got conflicts %q", c)
-	}
 }
 
 // TestHybridInFront: a refusal is remembered, so that Redis is not asked again.
