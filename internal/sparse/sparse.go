@@ -35,7 +35,12 @@ func (g *Gate) Reset() { g.last.Store(0) }
 // omitted, the attribute unlogged of the next line contains their number. Lines that clients can
 // cause are logged in this way, because a flood of requests must not cause a flood of lines with
 // addresses.
-func Logger(l *slog.Logger) *slog.Logger { return slog.New(handler{l.Handler(), new(Gate)}) }
+func Logger(l *slog.Logger) *slog.Logger { return Every(time.Second, l) }
+
+// Every is like Logger, for at most one line in each interval of length d.
+func Every(d time.Duration, l *slog.Logger) *slog.Logger {
+	return slog.New(handler{l.Handler(), &Gate{Every: d}})
+}
 
 // A handler is the slog.Handler of a logger that Logger returns.
 type handler struct {
