@@ -1094,7 +1094,7 @@ func TestLongKeys(t *testing.T) {
 	banning.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Hour}
 	ample := rule
 	ample.Limits = []weir.Limit{algorithms.FixedWindow(1000, 24*time.Hour)}
-	top := watch.NewTop(n)
+	recorder := watch.NewRecorder(n, 1)
 	memory := func() weir.Store { return memstore.New(memstore.Options{}) }
 	for _, tt := range []struct {
 		name  string
@@ -1106,11 +1106,11 @@ func TestLongKeys(t *testing.T) {
 		{"Hybrid", quota.Hybrid(memory(), quota.HybridOptions{}), weir.Options{Rules: []weir.Rule{rule}}},
 		{"Coalesce", quota.Coalesce(memory()), weir.Options{Rules: []weir.Rule{rule}}},
 		{"Penalty", memory(), weir.Options{Rules: []weir.Rule{banning}}},
-		{"Top", memory(), weir.Options{Rules: []weir.Rule{rule}, Observe: top.Observe}},
-		{"Top by hand", memory(), weir.Options{Rules: []weir.Rule{rule}, Observe: func(e weir.Event) {
+		{"Recorder", memory(), weir.Options{Rules: []weir.Rule{rule}, Observe: recorder.Observe}},
+		{"Recorder by hand", memory(), weir.Options{Rules: []weir.Rule{rule}, Observe: func(e weir.Event) {
 			if len(e.Transaction.Charges) == 1 {
 				long := e.Transaction.Charges[0].Key + strings.Repeat("x", size)
-				top.Observe(weir.Event{Transaction: &quota.Transaction{
+				recorder.Observe(weir.Event{Transaction: &quota.Transaction{
 					Charges: []quota.Charge{{Rule: "api", Key: long, Limit: limit, Cost: 1}}, Result: quota.Result{Decisions: []quota.Decision{{}}},
 				}})
 			}
@@ -1129,10 +1129,10 @@ func TestLongKeys(t *testing.T) {
 		}
 		runtime.KeepAlive(h)
 	}
-	keys, _ := top.Keys(time.Hour)
+	keys, _ := recorder.Top(time.Hour)
 	for _, r := range keys {
 		if !strings.HasPrefix(r.Key, "sha256:") {
-			t.Fatalf("the top has %.20q, of %d bytes, want digests", r.Key, len(r.Key))
+			t.Fatalf("the recorder has %.20q, of %d bytes, want digests", r.Key, len(r.Key))
 		}
 	}
 }

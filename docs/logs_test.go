@@ -76,7 +76,6 @@ var attributes = map[string]string{
 	"unit":         "the unit of a rule",
 	"unlogged":     "how many such lines were left out before this one",
 	"version":      "the version of the rules or of the program",
-	"warnings":     "the warnings or conflicts of a store",
 	"who":          "the operator who made a change",
 }
 

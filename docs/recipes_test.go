@@ -34,20 +34,16 @@ func TestRecipes(t *testing.T) {
 		}
 	}
 	live := overrides.NewLive(overrides.LiveOptions{})
-	top, bans, traffic := watch.NewTop(100), watch.NewBans(100), watch.NewTraffic(1000)
+	recorder := watch.NewRecorder(100, 1000)
 	store := memstore.New(memstore.Options{})
 	rules, err := config.Open("rules.yaml", store, config.Options{
 		FS: fstest.MapFS{"rules.yaml": {Data: []byte(text)}}, Overrides: live,
-		Limiter: weir.Options{Observe: func(e weir.Event) {
-			top.Observe(e)
-			bans.Observe(e)
-			traffic.Observe(e)
-		}},
+		Limiter: weir.Options{Observe: recorder.Observe},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	operators, err := admin.New(store, admin.Options{Limiters: rules.Limiters, File: rules, Overrides: live, Top: top, Bans: bans, Traffic: traffic})
+	operators, err := admin.New(store, admin.Options{Limiters: rules.Limiters, File: rules, Overrides: live, Recorder: recorder})
 	if err != nil {
 		t.Fatal(err)
 	}

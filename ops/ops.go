@@ -60,13 +60,13 @@ func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	case o.Config.Overrides != nil || o.Config.Limiter.Observe != nil:
 		return nil, nil, errors.New("ops: Options.Config has Overrides or an Observe; want nil, because Open sets them")
 	}
-	live := overrides.NewLive(overrides.LiveOptions{Keeper: o.Keeper, Logger: o.Config.Limiter.Logger})
-	top, bans, traffic := watch.NewTop(1000), watch.NewBans(1000), watch.NewTraffic(100_000)
+	recorder := watch.NewRecorder(1000, 100_000)
+	logger := slog.New(recorder.LogHandler(cmp.Or(o.Config.Limiter.Logger, slog.Default()).Handler()))
+	o.Config.Limiter.Logger = logger
+	live := overrides.NewLive(overrides.LiveOptions{Keeper: o.Keeper, Logger: logger})
 	o.Config.Overrides = live
 	o.Config.Limiter.Observe = func(e weir.Event) {
-		top.Observe(e)
-		bans.Observe(e)
-		traffic.Observe(e)
+		recorder.Observe(e)
 		if o.Observe != nil {
 			o.Observe(e)
 		}
@@ -75,8 +75,8 @@ func Open(ctx context.Context, path string, store weir.Store, o Options) (
 		return nil, nil, err
 	}
 	page, err := admin.New(store, admin.Options{
-		Limiters: rules.Limiters, File: rules, Overrides: live, Top: top, Bans: bans, Traffic: traffic,
-		Who: Operator, Logger: o.Config.Limiter.Logger,
+		Limiters: rules.Limiters, File: rules, Overrides: live, Recorder: recorder,
+		Who: Operator, Logger: logger,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -93,5 +93,5 @@ func Open(ctx context.Context, path string, store weir.Store, o Options) (
 		}
 		page.ServeHTTP(w, r)
 	})
-	return rules, Authenticate(o.Token, cmp.Or(o.Config.Limiter.Logger, slog.Default()), served), nil
+	return rules, Authenticate(o.Token, logger, served), nil
 }

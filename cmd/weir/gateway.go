@@ -88,7 +88,6 @@ func (g *gateway) follow(ctx context.Context, hup <-chan os.Signal) {
 func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logger) (*gateway, error) {
 	g := &gateway{registry: prometheus.NewRegistry(), metrics: weirprom.New(st.all...), health: newHealth(logger),
 		usage: newUsageReader(logger), o: o, logger: logger}
-	top, bans, traffic := weirwatch.NewTop(1000), weirwatch.NewBans(1000), weirwatch.NewTraffic(100_000)
 	g.registry.MustRegister(g.metrics, g.health.inMemory, buildInfo(), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if o.limits == "" {
@@ -100,13 +99,11 @@ func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logge
 	}
 	count := func(e weir.Event) {
 		g.metrics.Observe(e)
-		top.Observe(e)
-		traffic.Observe(e)
+		o.recorder.Observe(e)
 		refusals(e)
 	}
 	observe := func(e weir.Event) {
 		count(e)
-		bans.Observe(e)
 		(*g.diagnose.Load())(e)
 	}
 	co := config.Options{Overrides: live, Limiter: weir.Options{Observe: observe, Logger: logger, NoFromContext: true}}
@@ -127,8 +124,8 @@ func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logge
 		return nil, err
 	}
 	g.admin, err = admin.New(st.store, admin.Options{
-		Warnings: o.warned, Limiters: g.rules.Limiters, Overrides: live, File: g.rules, Who: ops.Operator, Logger: logger,
-		Top: top, Bans: bans, Traffic: traffic, Stores: st.all,
+		Recorder: o.recorder, Limiters: g.rules.Limiters, Overrides: live, File: g.rules, Who: ops.Operator, Logger: logger,
+		Stores: st.all,
 	})
 	return g, err
 }

@@ -49,7 +49,7 @@ type options struct {
 	shutdownDelay, shutdownTimeout time.Duration
 
 	warnings []string            // errors that do not prevent weir from serving
-	warned   *weirwatch.Warnings // the warnings of the logger
+	recorder *weirwatch.Recorder // of the decisions, and of the warnings of the logger
 }
 
 // A choice is a flag.Value that accepts only certain words.
@@ -285,11 +285,11 @@ func (o *options) checkAddrs(f *faults) {
 
 // newLogger returns a logger that writes to w in the way that the flags choose.
 func (o *options) newLogger(w io.Writer) *slog.Logger {
-	o.warned = new(weirwatch.Warnings)
+	o.recorder = weirwatch.NewRecorder(1000, 100_000)
 	level := &slog.HandlerOptions{Level: o.logLevel}
 	var handler slog.Handler = slog.NewJSONHandler(w, level)
 	if o.logFormat.value == "text" {
 		handler = slog.NewTextHandler(w, level)
 	}
-	return slog.New(o.warned.Handler(handler))
+	return slog.New(o.recorder.LogHandler(handler))
 }

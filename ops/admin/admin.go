@@ -53,17 +53,11 @@ type Options struct {
 	// not in a file.
 	File watch.File
 
-	// Top, Bans and Traffic record the decisions of the limiters. Call their Observe methods from
-	// the weir.Options.Observe function of each limiter. Without Top, /top and /refusals return
-	// 404, and the page does not list the most refused keys. Without Traffic, /try returns 404,
-	// and the page shows no request counts. Without Bans, /bans lists only networks.
-	Top     *watch.Top
-	Bans    *watch.Bans
-	Traffic *watch.Traffic
-
-	// Warnings holds the probable misconfigurations that the Logger has reported. The page shows
-	// the warnings of the last hour. nil means none.
-	Warnings *watch.Warnings
+	// Recorder records the decisions of the limiters. Call its Observe method from the
+	// weir.Options.Observe function of each limiter. If Recorder is nil, /top, /refusals and /try
+	// return 404, /bans lists only networks, and the page shows no request counts and no refused
+	// keys. The page also shows the warnings of the last hour that its LogHandler has remembered.
+	Recorder *watch.Recorder
 
 	// Stores are additional stores whose breakers and fallbacks the page shows. Pass the same
 	// stores as to weirprom.New. The store passed to New is always included, and a store of
@@ -93,7 +87,7 @@ type Handler struct {
 
 	failures *slog.Logger // of calls of RateLimit, which clients cause: at most a line a second
 
-	hasTop, hasTraffic, hasOverrides bool // they are in the options; otherwise, those in o are empty
+	hasRecorder, hasOverrides bool // they are in the options; otherwise, those in o are empty
 
 	mu            sync.Mutex
 	longestOutage quota.FallbackStats // of the outages that the page reports
@@ -111,13 +105,10 @@ func New(store weir.Store, o Options) (*Handler, error) {
 		return nil, errors.New("admin: Options.Limiters is nil")
 	}
 	h := &Handler{store: store, o: o, origin: http.NewCrossOriginProtection(), began: time.Now(), version: versionOf(),
-		hasTop: o.Top != nil, hasTraffic: o.Traffic != nil, hasOverrides: o.Overrides != nil}
+		hasRecorder: o.Recorder != nil, hasOverrides: o.Overrides != nil}
 	h.o.Logger = cmp.Or(o.Logger, slog.Default())
 	h.failures = sparse.Logger(h.o.Logger)
-	h.o.Top = cmp.Or(o.Top, watch.NewTop(1))
-	h.o.Bans = cmp.Or(o.Bans, watch.NewBans(1))
-	h.o.Traffic = cmp.Or(o.Traffic, watch.NewTraffic(1))
-	h.o.Warnings = cmp.Or(o.Warnings, &watch.Warnings{})
+	h.o.Recorder = cmp.Or(o.Recorder, watch.NewRecorder(1, 1))
 	if h.o.Overrides == nil {
 		h.o.Overrides = overrides.NewLive(overrides.LiveOptions{})
 	}

@@ -399,7 +399,7 @@ func (h *Handler) ban(ctx context.Context, t *target) error {
 		// The list then also shows a ban that is in force only in this process, or a longer ban
 		// that the key already had.
 		if rest, _ := t.banned(ctx); rest > 0 {
-			h.o.Bans.Observe(weir.Event{Key: t.Key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: rest}})
+			h.o.Recorder.Observe(weir.Event{Key: t.Key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: rest}})
 		}
 		return err
 	})

@@ -86,7 +86,7 @@
 // not an address, two kinds of rules do not use K as the key. For a rule that counts addresses, the
 // explanation is about the key of a request from A. For a rule that counts all requests together,
 // the explanation is about the rule's only key, "". In both cases, "looked_up" contains the key
-// that was used, unless Options.Top knows K as a key of the rule. Without A, the key under a rule
+// that was used, unless Options.Recorder knows K as a key of the rule. Without A, the key under a rule
 // that counts addresses is unknown.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
@@ -107,12 +107,11 @@
 //
 // # What it needs
 //
-// /top and /refusals require Options.Top, /bans requires Options.Bans, and /try requires
-// Options.Traffic. The page uses all three, and shows the probable misconfigurations that
-// Options.Warnings has seen. These recorders see only what happens in this process,
+// /top, /refusals and /try require Options.Recorder. The page uses it too, and shows the probable
+// misconfigurations that its LogHandler has seen. A Recorder sees only what happens in this process,
 // so query each replica. The page marks the numbers that cover only this process. /bans does not
 // list bans that only the store knows. /try replays recent requests, starting with full quotas;
-// see [watch.Traffic.Try].
+// see [watch.Recorder.Try].
 //
 // To ban networks, set Options.Overrides, and build the rule's Policy with [weir.When] and
 // [overrides.Live.DenyFrom]. Package config does this for rules in a file. The rule needs no

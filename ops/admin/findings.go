@@ -37,7 +37,7 @@ type inspection struct {
 }
 
 // findings returns the findings about the process first. The findings about each rule follow, then
-// those that need no action, and then the warnings in Options.Warnings.
+// those that need no action, and then the warnings in Options.Recorder.
 func (h *Handler) findings(bar *statusBar, rows []ruleRow, rules []rule) []finding {
 	in := &inspection{h: h, rules: rules, file: h.reloaded()}
 	in.process(bar)
@@ -51,7 +51,7 @@ func (h *Handler) findings(bar *statusBar, rows []ruleRow, rules []rule) []findi
 	if bar.Active == 0 {
 		in.add(finding{Text: bar.outageText()})
 	}
-	for _, w := range h.o.Warnings.Recent(time.Hour) {
+	for _, w := range h.o.Recorder.Warnings(time.Hour) {
 		of := ""
 		if w.Rule != "" {
 			of = fmt.Sprintf(" of rule %q", w.Rule)
@@ -77,7 +77,7 @@ func (in *inspection) process(bar *statusBar) {
 		in.add(finding{Bad: true, Text: "The breaker is open: the store has failed again and again, and is called only now and then. The log has the error. Once the store works, the breaker closes by itself."})
 	}
 	if failed := bar.Minute.Failed; failed > 0 {
-		cause, _ := in.h.o.Traffic.Failure()
+		cause, _ := in.h.o.Recorder.Failure()
 		in.add(finding{Bad: bar.Failing, Text: fmt.Sprintf(
 			"%s of %s requests in the last minute could not be decided, because %s: %s were allowed without a limit, and %s were refused with 503. The log has the error.",
 			number(failed), number(bar.Requests()), causeText(cause), number(bar.Minute.Passed),
@@ -215,7 +215,7 @@ func (in *inspection) idle(r *ruleRow) {
 		if !has {
 			continue
 		}
-		counts, since := in.h.o.Traffic.History(name)
+		counts, since := in.h.o.Recorder.History(name)
 		n, began := int64(0), time.Now().Add(-since)
 		for i := len(counts) - 1; i >= 0 && !began.Before(in.file.At); i-- {
 			n, began = n+counts[i].Allowed, began.Add(-watch.HistoryEvery)

@@ -99,14 +99,14 @@ func TestFindings(t *testing.T) {
 				if tt.fallback {
 					store = quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: quiet})
 				}
-				traffic, top := watch.NewTraffic(1000), watch.NewTop(100)
+				recorder := watch.NewRecorder(100, 1000)
 				rule := weir.Rule{Name: "api", Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(tt.limit, time.Minute)}, Enforce: weir.Percent(100 - 100*tt.shadow),
 					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10_000, time.Minute), Duration: time.Minute}}
-				l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Logger: quiet, Observe: func(e weir.Event) { traffic.Observe(e); top.Observe(e) }})
+				l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Logger: quiet, Observe: recorder.Observe})
 				if err != nil {
 					t.Fatal(err)
 				}
-				o := admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Top: top, Traffic: traffic, Logger: quiet}
+				o := admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Logger: quiet}
 				if tt.fallback {
 					o.Stores = []weir.Store{breaker, store} // the page shows each store once
 				}
@@ -286,12 +286,12 @@ func TestOutages(t *testing.T) {
 func TestRateNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
-		store, top := memstore.New(memstore.Options{}), watch.NewTop(100)
-		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{hourly("api", 1)}, Logger: quiet, Observe: top.Observe})
+		store, recorder := memstore.New(memstore.Options{}), watch.NewRecorder(100, 1000)
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{hourly("api", 1)}, Logger: quiet, Observe: recorder.Observe})
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Top: top, Logger: quiet})
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -324,14 +324,14 @@ func TestRateNow(t *testing.T) {
 func TestFindingsOfAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
-		store, top, traffic := memstore.New(memstore.Options{}), watch.NewTop(100), watch.NewTraffic(1000)
+		store, recorder := memstore.New(memstore.Options{}), watch.NewRecorder(100, 1000)
 		client := weir.Rule{Name: "client", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)},
 			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10_000, time.Minute), Duration: time.Minute}}
-		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{client, hourly("user", 1)}, Logger: quiet, Observe: func(e weir.Event) { traffic.Observe(e); top.Observe(e) }})
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{client, hourly("user", 1)}, Logger: quiet, Observe: recorder.Observe})
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Traffic: traffic, Top: top, Logger: quiet})
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -369,15 +369,15 @@ func TestFindingsOfFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Hour)
 		quiet := slog.New(slog.DiscardHandler)
-		store, traffic, top := memstore.New(memstore.Options{}), watch.NewTraffic(1000), watch.NewTop(100)
+		store, recorder := memstore.New(memstore.Options{}), watch.NewRecorder(100, 1000)
 		tenant := weir.Rule{Name: "tenant", Key: weir.ByHeader("X-Tenant"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}
 		api := weir.Rule{Name: "api", Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(12, time.Minute)}}
-		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{api, tenant}, Logger: quiet, Observe: func(e weir.Event) { traffic.Observe(e); top.Observe(e) }})
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{api, tenant}, Logger: quiet, Observe: recorder.Observe})
 		if err != nil {
 			t.Fatal(err)
 		}
 		f := &changed{changes: []string{"api: limit 1m (anchored-window): 120 per 1m → 12 per 1m", "tenant: added: 5 per 1m", "apis: limit 1m: 1 per 1m → 2 per 1m"}}
-		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Traffic: traffic, Top: top, Logger: quiet, File: f})
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Logger: quiet, File: f})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -432,19 +432,19 @@ func TestFindingsAside(t *testing.T) {
 	}{"another limiter": {0, ""}, "its limiter": {1, `Rule "login" has counted none of 300 requests`}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store, traffic := memstore.New(memstore.Options{}), watch.NewTraffic(1000)
+				store, recorder := memstore.New(memstore.Options{}), watch.NewRecorder(1, 1000)
 				ip := weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Minute)}}
 				page := weir.Rule{Name: "page", Key: weir.Global(), Limits: ip.Limits}
 				login := weir.Rule{Name: "login", Key: weir.ByHeader("X-Login"), Limits: ip.Limits}
 				var limiters []*weir.Limiter
 				for _, rules := range [][]weir.Rule{{ip}, {ip, page, login}, {ip, page, login}} {
-					l, err := weir.New(store, weir.Options{Rules: rules, Observe: traffic.Observe, Logger: slog.New(slog.DiscardHandler)})
+					l, err := weir.New(store, weir.Options{Rules: rules, Observe: recorder.Observe, Logger: slog.New(slog.DiscardHandler)})
 					if err != nil {
 						t.Fatal(err)
 					}
 					limiters = append(limiters, l)
 				}
-				h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return limiters }, Traffic: traffic})
+				h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return limiters }, Recorder: recorder})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -476,12 +476,12 @@ func (addressed) Addrs() []string { return []string{"10.0.0.1:6379", "10.0.0.2:6
 func TestStatusBar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
-		store, traffic := &sick{Store: memstore.New(memstore.Options{})}, watch.NewTraffic(1000)
-		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{hourly("api", 1000)}, Logger: quiet, Observe: traffic.Observe})
+		store, recorder := &sick{Store: memstore.New(memstore.Options{})}, watch.NewRecorder(1, 1000)
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{hourly("api", 1000)}, Logger: quiet, Observe: recorder.Observe})
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Traffic: traffic, Logger: quiet,
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Logger: quiet,
 			File: dated{at: time.Now().Add(-3 * time.Hour)}, Stores: []weir.Store{addressed{store}}})
 		if err != nil {
 			t.Fatal(err)

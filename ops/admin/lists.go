@@ -37,16 +37,13 @@ func topBodies(keys []watch.Refused, rule string) []topBody {
 	return list
 }
 
-var (
-	errNoTop     = refuse(http.StatusNotFound, "the program does not count refused keys: Options.Top is not set")
-	errNoTraffic = refuse(http.StatusNotFound, "the program does not record requests: Options.Traffic is not set")
-)
+var errNoRecorder = refuse(http.StatusNotFound, "the program does not record requests: Options.Recorder is not set")
 
 // topAnswer returns the keys that were refused most often in the last seconds (a parameter of
 // the query), by default in the last hour.
 func (h *Handler) topAnswer(c *call) (_ any, err error) {
-	if !h.hasTop {
-		return nil, errNoTop
+	if !h.hasRecorder {
+		return nil, errNoRecorder
 	}
 	window := time.Hour.Seconds()
 	if text := c.q.Get("seconds"); c.q.Has("seconds") {
@@ -54,7 +51,7 @@ func (h *Handler) topAnswer(c *call) (_ any, err error) {
 			return nil, refuse(http.StatusBadRequest, "seconds is %q; want a number above 0, and at most 3600", text)
 		}
 	}
-	keys, over := h.o.Top.Keys(time.Duration(window * 1e9))
+	keys, over := h.o.Recorder.Top(time.Duration(window * 1e9))
 	return struct {
 		Seconds float64   `json:"seconds"`
 		Top     []topBody `json:"top"`
@@ -83,7 +80,7 @@ const maxRefusals = 200
 // all rules or keys.
 func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 	list := []refusalBody{}
-	for _, l := range h.o.Top.Recent(math.MaxInt) {
+	for _, l := range h.o.Recorder.Recent(math.MaxInt) {
 		if rule != "" && rule != l.Rule || key != "" && l.Key != h.storedKey(l.Rule, key) {
 			continue
 		}
@@ -107,8 +104,8 @@ func (h *Handler) storedKey(rule, typed string) string {
 
 // refusalsAnswer returns recent refusals.
 func (h *Handler) refusalsAnswer(c *call) (any, error) {
-	if !h.hasTop {
-		return nil, errNoTop
+	if !h.hasRecorder {
+		return nil, errNoRecorder
 	}
 	return struct {
 		Refusals []refusalBody `json:"refusals"`
@@ -142,7 +139,7 @@ func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, e
 			list = append(list, banBody{b.listed, b.EndsAfter, b.Note})
 		}
 	}
-	known := h.o.Bans.Keys()
+	known := h.o.Recorder.Bans()
 	for _, k := range known[:min(maxBans, len(known))] {
 		of := ruleNamed(rules, k.Rule)
 		if of == nil || len(of.penalizers) == 0 {
@@ -180,8 +177,8 @@ func (h *Handler) tryAnswer(c *call) (any, error) {
 }
 
 func (h *Handler) trial(r *rule, bodies []limitBody) (*trialBody, error) {
-	if !h.hasTraffic {
-		return nil, errNoTraffic
+	if !h.hasRecorder {
+		return nil, errNoRecorder
 	}
 	limits, err := limitsFrom(bodies)
 	if err != nil {
@@ -193,7 +190,7 @@ func (h *Handler) trial(r *rule, bodies []limitBody) (*trialBody, error) {
 	if limits, err = complete(r.Name, r.Limits, limits); err != nil {
 		return nil, err
 	}
-	t, err := h.o.Traffic.Try(r.Name, limits...)
+	t, err := h.o.Recorder.Try(r.Name, limits...)
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "%v", err)
 	}
@@ -237,10 +234,10 @@ func (h *Handler) offenders(five []watch.Refused) []offender {
 		of := slices.DeleteFunc(slices.Clone(keys), func(k watch.Refused) bool { return k.Shadow != shadow })
 		return of[:min(n, len(of))]
 	}
-	hour, _ := h.o.Top.Keys(time.Hour)
-	now, over := h.o.Top.Keys(time.Minute)
+	hour, _ := h.o.Recorder.Top(time.Hour)
+	now, over := h.o.Recorder.Top(time.Minute)
 	if over < 15*time.Second { // of a minute that has just begun
-		now, over = h.o.Top.Keys(2 * time.Minute)
+		now, over = h.o.Recorder.Top(2 * time.Minute)
 	}
 	inFive, inHour, atOnce := counts(five), counts(hour), counts(now)
 	list, shown := []offender{}, map[id]bool{}

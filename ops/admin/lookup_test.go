@@ -258,24 +258,24 @@ func TestExplainUnnamedKey(t *testing.T) {
 		"plain":   plain,
 		"or all":  weir.FirstOf(byUser, weir.Global()),
 	} {
-		store, top, quiet := memstore.New(memstore.Options{}), watch.NewTop(10), slog.New(slog.DiscardHandler)
+		store, recorder, quiet := memstore.New(memstore.Options{}), watch.NewRecorder(10, 1), slog.New(slog.DiscardHandler)
 		rule := weir.Rule{Name: name, Key: key, Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)}}
-		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Observe: top.Observe, Logger: quiet})
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Observe: recorder.Observe, Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}
 		o := admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Logger: quiet}
 		if name == "plain" {
-			o.Top = top // which knows the key
+			o.Recorder = recorder // which knows the key
 		}
 		h, err := admin.New(store, o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		spend(l, "anna", 2)
-		found, _ := top.Keys(time.Minute)
+		found, _ := recorder.Top(time.Minute)
 		doubt := "[]"
-		if o.Top == nil {
+		if o.Recorder == nil {
 			doubt = "[this may be no key of the rule: name the rule if it is one]"
 			if _, a := answerOf(t, h, "GET", "/explain?key=bob&from=192.0.2.1", ""); a.Rules[0].Refused != nil {
 				t.Errorf("%s: got %+v for what is no key of the rule, want that it is not known", name, a.Rules[0])
@@ -494,16 +494,16 @@ func TestOverrideWithoutEffect(t *testing.T) {
 // TestKeysInJSON: keys that are not valid UTF-8 can be told apart and changed, and no character of a key
 // changes how an answer looks in a terminal.
 func TestKeysInJSON(t *testing.T) {
-	store, top := memstore.New(memstore.Options{}), watch.NewTop(100)
+	store, recorder := memstore.New(memstore.Options{}), watch.NewRecorder(100, 1)
 	rule := hourly("api", 1)
 	rule.Key = weir.ByHeader("X-Key")
 	live := overrides.NewLive(overrides.LiveOptions{})
 	rule.ForKey = live.Of("api", nil)
-	l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Observe: top.Observe, Logger: slog.New(slog.DiscardHandler)})
+	l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Observe: recorder.Observe, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Top: top, Overrides: live})
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Overrides: live})
 	if err != nil {
 		t.Fatal(err)
 	}

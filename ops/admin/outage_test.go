@@ -29,7 +29,7 @@ func TestChangeInOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log weirtest.Log
-	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Bans: watch.NewBans(10), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: watch.NewRecorder(10, 1), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -178,7 +178,7 @@ func ExampleHandler_overrides() {
 func TestTypedKeys(t *testing.T) {
 	secret := []byte("a secret of 16 bytes or more")
 	store, keeper := memstore.New(memstore.Options{}), overrides.NewLive(overrides.LiveOptions{})
-	top := watch.NewTop(100)
+	recorder := watch.NewRecorder(100, 1)
 	var log bytes.Buffer
 	files := fstest.MapFS{"r.yaml": {Data: []byte(`limits:
 - {name: api, key: "hashed:header:X-Api-Key", penalty: {strikes: {limit: 2, period: 60}, for: 600}, config: [{limit: 1, period: 1h}]}
@@ -188,12 +188,12 @@ func TestTypedKeys(t *testing.T) {
 - {name: ip, key: ip, config: [{limit: 1, period: 1h}]}
 - {name: user, key: basic-auth-user, config: [{limit: 1, period: 1h}]}
 `)}}
-	f, err := config.Open("r.yaml", store, config.Options{FS: files, Overrides: keeper, Secret: secret, Limiter: weir.Options{Observe: top.Observe, Logger: slog.New(slog.DiscardHandler)}})
+	f, err := config.Open("r.yaml", store, config.Options{FS: files, Overrides: keeper, Secret: secret, Limiter: weir.Options{Observe: recorder.Observe, Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := f.Handler("api")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	h, err := admin.New(store, admin.Options{Limiters: f.Limiters, File: f, Overrides: keeper, Top: top, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	h, err := admin.New(store, admin.Options{Limiters: f.Limiters, File: f, Overrides: keeper, Recorder: recorder, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

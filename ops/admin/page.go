@@ -146,10 +146,9 @@ type keysTab struct {
 	Stale     bool // Overrides
 }
 
-// HasTop, HasOverrides and HasTraffic report what the page can show.
-func (p *page) HasTop() bool       { return p.h.hasTop }
+// HasRecorder and HasOverrides report what the page can show.
+func (p *page) HasRecorder() bool  { return p.h.hasRecorder }
 func (p *page) HasOverrides() bool { return p.h.hasOverrides }
-func (p *page) HasTraffic() bool   { return p.h.hasTraffic }
 
 // can returns the changes to a key that the page offers.
 func (p *page) can(rule string, s scope) can {
@@ -274,7 +273,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 	if i := slices.IndexFunc(changes, func(c changeBody) bool { return c.ID == q.Get("done") }); i >= 0 {
 		p.Done = &changes[i]
 	}
-	five, _ := h.o.Top.Keys(5 * time.Minute)
+	five, _ := h.o.Recorder.Top(5 * time.Minute)
 	p.Rows = h.ruleRows(bodiesOf(p.rules), five)
 	p.Findings = h.findings(p.Status, p.Rows, p.rules)
 	if p.Rule != "" {
@@ -393,7 +392,7 @@ func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRo
 				r.recent++
 			}
 		}
-		counts, since := h.o.Traffic.History(r.Name)
+		counts, since := h.o.Recorder.History(r.Name)
 		r.Minute, _ = minute(counts, since)
 		for _, c := range counts {
 			r.Last15.Add(c)

@@ -37,23 +37,19 @@ func newSite(t *testing.T) *site {
 	s := &site{t: t}
 	store := memstore.New(memstore.Options{})
 	live := overrides.NewLive(overrides.LiveOptions{})
-	top, bans, traffic := watch.NewTop(100), watch.NewBans(100), watch.NewTraffic(1000)
+	recorder := watch.NewRecorder(100, 1000)
 	rule := hourly("api", 2)
 	rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(5, time.Hour), Duration: 10 * time.Minute}
 	rule.ForKey, rule.Policy = live.Of("api", nil), weir.When(live.DenyFrom("api", weir.ClientAddr()), weir.Denied())
 	addresses := weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)}, Enforce: weir.Percent(0)}
 	var err error
-	s.limiter, err = weir.New(store, weir.Options{Rules: []weir.Rule{rule, addresses}, Observe: func(e weir.Event) {
-		top.Observe(e)
-		bans.Observe(e)
-		traffic.Observe(e)
-	}})
+	s.limiter, err = weir.New(store, weir.Options{Rules: []weir.Rule{rule, addresses}, Observe: recorder.Observe})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.admin, err = admin.New(store, admin.Options{
 		Limiters: func() []*weir.Limiter { return []*weir.Limiter{s.limiter} }, Overrides: live, File: file{},
-		Top: top, Bans: bans, Traffic: traffic, Logger: slog.New(slog.NewTextHandler(&s.log, nil)),
+		Recorder: recorder, Logger: slog.New(slog.NewTextHandler(&s.log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

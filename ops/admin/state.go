@@ -216,7 +216,7 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string, from net
 	for i := range rules {
 		r := &rules[i]
 		if !r.named {
-			_, r.named = h.o.Top.Find(r.Name, key)
+			_, r.named = h.o.Recorder.Find(r.Name, key)
 		}
 		s, err := r.state(ctx, h.lookUp(r, key, from))
 		if err == nil {
@@ -409,7 +409,7 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string, fr
 		o := h.overrideOf(s.Rule, s.key)
 		s.explain(&rules[i], o.Denied)
 		s.Note = o.Note
-		s.refusals, _ = h.o.Top.Find(s.Rule, s.key)
+		s.refusals, _ = h.o.Recorder.Find(s.Rule, s.key)
 		s.Refusals = s.refusals.AtLeast()
 		s.recall(&rules[i])
 		h.findSimilar(s)
@@ -436,11 +436,11 @@ func (h *Handler) knownKeys(rule string) (keys []string) {
 			keys = append(keys, key)
 		}
 	}
-	refused, _ := h.o.Top.Keys(time.Hour)
+	refused, _ := h.o.Recorder.Top(time.Hour)
 	for _, r := range refused {
 		add(r.Rule, r.Key)
 	}
-	for _, b := range h.o.Bans.Keys() {
+	for _, b := range h.o.Recorder.Bans() {
 		add(b.Rule, b.Key)
 	}
 	for _, o := range h.o.Overrides.All() {

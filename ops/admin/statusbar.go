@@ -16,7 +16,7 @@ import (
 
 // A statusBar contains the data at the top of the page, which describes this process.
 type statusBar struct {
-	Recorded bool        // Options.Traffic is set
+	Recorded bool        // Options.Recorder is set
 	Minute   watch.Count // of all requests
 	Over     float64     // how many seconds Minute covers
 
@@ -71,7 +71,7 @@ func (s *statusBar) PerSecond(n int64) string { return rate(n, s.Over) }
 // Share returns the percentage of requests that were refused.
 func (s *statusBar) Share() string { return share(s.Minute.Refused, s.Requests()) }
 
-// lastMinute is the number of intervals of watch.Traffic.History in a minute.
+// lastMinute is the number of intervals of watch.Recorder.History in a minute.
 const lastMinute = int(time.Minute / watch.HistoryEvery)
 
 // minute returns the sum of the last minute, and how many seconds it covers.
@@ -96,10 +96,10 @@ func (h *Handler) statusBar() *statusBar {
 			s.Loaded = "read " + ago(at) + " ago, " + s.Loaded
 		}
 	}
-	counts, since := h.o.Traffic.History("")
+	counts, since := h.o.Recorder.History("")
 	s.Minute, s.Over = minute(counts, since)
-	cause, at := h.o.Traffic.Failure()
-	s.Recorded, s.Failing, s.Failure = h.hasTraffic, failing(counts), failureText(s.Minute.Failed, cause, at)
+	cause, at := h.o.Recorder.Failure()
+	s.Recorded, s.Failing, s.Failure = h.hasRecorder, failing(counts), failureText(s.Minute.Failed, cause, at)
 	s.Over = min(s.Over, max(1, s.Up))
 	s.addStores(h)
 	if time.Since(s.latest) < time.Minute {

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -12,9 +11,9 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Bans remembers the bans that have refused requests in this process. If more keys are banned than
-// NewBans allows, the ban that expires first is forgotten.
-type Bans struct {
+// bans remembers the bans that have refused requests in this process. If more than n keys are
+// banned, the ban that expires first is forgotten.
+type bans struct {
 	n     int
 	mu    sync.Mutex
 	known map[ruleKey]time.Time // when each ban expires
@@ -27,16 +26,10 @@ type Banned struct {
 	Until time.Time // when the ban expires, according to the last refusal
 }
 
-// NewBans returns a *Bans that remembers the bans of at most n keys. It panics if n is below 1.
-func NewBans(n int) *Bans {
-	if n < 1 {
-		panic(fmt.Sprintf("watch: NewBans: n is %d; want at least 1", n))
-	}
-	return &Bans{n: n, known: map[ruleKey]time.Time{}}
-}
+func newBans(n int) bans { return bans{n: n, known: map[ruleKey]time.Time{}} }
 
-// If a ban refused the request, Observe records the ban. Bans of rules in shadow mode are ignored.
-func (b *Bans) Observe(e weir.Event) {
+// If a ban refused the request, observe records the ban. Bans of rules in shadow mode are ignored.
+func (b *bans) observe(e *weir.Event) {
 	if e.Refusal.Reason != weir.ReasonBan || e.Shadow {
 		return
 	}
@@ -53,7 +46,7 @@ func (b *Bans) Observe(e weir.Event) {
 }
 
 // first returns the key whose ban expires first.
-func (b *Bans) first() (first ruleKey) {
+func (b *bans) first() (first ruleKey) {
 	var until time.Time
 	for key, end := range b.known {
 		if until.IsZero() || end.Before(until) {
@@ -63,9 +56,9 @@ func (b *Bans) first() (first ruleKey) {
 	return first
 }
 
-// Keys returns the bans that have not expired, latest expiry first. The result includes bans that
+// Bans returns the bans that have not expired, latest expiry first. The result includes bans that
 // an operator has lifted.
-func (b *Bans) Keys() []Banned {
+func (b *bans) Bans() []Banned {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()

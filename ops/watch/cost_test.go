@@ -19,14 +19,9 @@ func (discard) Write(b []byte) (int, error) { return len(b), nil }
 func (discard) WriteHeader(int)             {}
 
 // BenchmarkHandler measures a request through a Limiter that nobody observes, and through one
-// whose events Traffic, Top and Bans get.
+// whose events a Recorder gets.
 func BenchmarkHandler(b *testing.B) {
-	top, bans, traffic := watch.NewTop(1000), watch.NewBans(1000), watch.NewTraffic(100_000)
-	all := func(e weir.Event) {
-		traffic.Observe(e)
-		top.Observe(e)
-		bans.Observe(e)
-	}
+	all := watch.NewRecorder(1000, 100_000).Observe
 	for _, bm := range []struct {
 		name    string
 		quota   int64

@@ -16,18 +16,18 @@ import (
 
 // A program that keeps the warnings about probable misconfigurations can show them, as package admin
 // does. They are logged all the same.
-func ExampleWarnings() {
-	var warnings watch.Warnings
+func ExampleRecorder_Warnings() {
+	recorder := watch.NewRecorder(1000, 100_000)
 	byTenant := func(r *http.Request) (string, bool) { return r.Header.Get("X-Tenant"), true }
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules:  []weir.Rule{{Name: "api", Key: byTenant, Limits: []weir.Limit{algorithms.GCRA(10, time.Second)}}},
-		Logger: slog.New(warnings.Handler(slog.NewTextHandler(io.Discard, nil))),
+		Logger: slog.New(recorder.LogHandler(slog.NewTextHandler(io.Discard, nil))),
 	})
 	if err != nil {
 		panic(err)
 	}
 	limiter.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
-	for _, w := range warnings.Recent(time.Hour) {
+	for _, w := range recorder.Warnings(time.Hour) {
 		fmt.Printf("rule %s: %.67s…\n", w.Rule, w.Text)
 	}
 	// Output:

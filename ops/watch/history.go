@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// HistoryEvery is the length of each interval that Traffic.History returns.
+// HistoryEvery is the length of each interval that Recorder.History returns.
 const HistoryEvery = 5 * time.Second
 
 const historySlots = 180 // 15 minutes
@@ -71,7 +71,7 @@ func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
 // began. A request counts as allowed if no rule refused it, and as refused under each rule that
 // refused it. If the rule's name is "", every request is counted once. An interval without requests
 // has a zero Count.
-func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
+func (t *traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now, since := t.clock.read()
@@ -90,7 +90,7 @@ func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 
 // Failure returns the cause (see quota.Cause) and the time of the last error that prevented a
 // decision. If there was no such error, cause is empty.
-func (t *Traffic) Failure() (cause string, at time.Time) {
+func (t *traffic) Failure() (cause string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cause, t.failed

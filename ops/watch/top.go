@@ -1,26 +1,8 @@
-// Package watch shows operators what limiters are doing.
-//
-//	top, logRefusals := watch.NewTop(100), watch.Log(nil, 10, nil)
-//	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: func(e weir.Event) {
-//		top.Observe(e)
-//		logRefusals(e)
-//	}})
-//
-// As in this example, the Observe function of [weir.Options] can call several of the functions
-// below.
-//
-// # Functions
-//
-// [Top] finds the keys that are refused most often. [Bans] lists banned keys. [Traffic] counts
-// requests, and determines how many of them other limits would have refused. [Log] logs refusals at
-// a bounded rate. [Diagnose] detects likely configuration errors. All of these cover only the
-// requests that this process handles. Package admin displays the results.
 package watch
 
 import (
 	"cmp"
 	"container/heap"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -30,27 +12,26 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Top finds the keys that were refused most often in the last hour. A Top also remembers the
-// latest refusals: see Recent. Each remembered key takes about 600 bytes of memory, and each
-// remembered refusal about 300 bytes.
+// A top finds the keys that were refused most often in the last hour, and remembers the latest
+// refusals. Each of its keys takes about 600 bytes of memory, and each refusal about 300 bytes.
 //
-// A Top uses the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, "Efficient Computation of
-// Frequent and Top-k Elements in Data Streams", 2005) with counts that expire. A Top that remembers
+// A top uses the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, "Efficient Computation of
+// Frequent and Top-k Elements in Data Streams", 2005) with counts that expire. A top that remembers
 // n keys drops a key only if the key has at most 1/n of the refusals in an hour. A client that
 // makes up keys can therefore displace a given key only by being refused n times as often as that
 // key.
-type Top struct {
+type top struct {
 	n      int
 	mu     sync.Mutex
 	clock  clock // its slots are seconds
-	minute int64 // the newest, since the Top began
+	minute int64 // the newest, since the top began
 	known  map[topKey]*countedKey
 	counts counts      // heap
 	last   *countedKey // the key that was refused last
 	recent recent
 }
 
-// minutes is the number of minutes for which a Top counts, including the current minute.
+// minutes is the number of minutes for which a top counts, including the current minute.
 const minutes = 60
 
 type ruleKey struct{ rule, key string }
@@ -61,10 +42,10 @@ type topKey struct {
 	shadow bool
 }
 
-// A countedKey is a key that a Top remembers.
+// A countedKey is a key that a top remembers.
 type countedKey struct {
 	topKey
-	at int // its index in Top.counts
+	at int // its index in top.counts
 
 	perMinute [minutes]uint32 // refusals, in minute m at index m % minutes
 	sum       int64           // of perMinute
@@ -72,7 +53,7 @@ type countedKey struct {
 	before    uint32          // how many refusals in that minute belong to other keys, as do all earlier refusals
 
 	reason weir.Reason // of the last refusal
-	last   int64       // when the last refusal was, in seconds since the Top began
+	last   int64       // when the last refusal was, in seconds since the top began
 	line   *line       // the last line of this key, if it is still in the ring
 }
 
@@ -83,7 +64,7 @@ func (c counts) Len() int           { return len(c) }
 func (c counts) Less(i, j int) bool { return c[i].sum < c[j].sum }
 func (c counts) Swap(i, j int)      { c[i], c[j] = c[j], c[i]; c[i].at, c[j].at = i, j }
 func (c *counts) Push(x any)        { *c = append(*c, x.(*countedKey)) }
-func (c *counts) Pop() any          { panic("watch: a Top forgets no key but by replacing it") }
+func (c *counts) Pop() any          { panic("watch: a top forgets no key but by replacing it") }
 
 // Refused describes a key that was refused under a rule. The number of refusals is at most Count
 // and at least Count − Error.
@@ -100,25 +81,22 @@ type Refused struct {
 // AtLeast returns Count − Error, the minimum number of refusals.
 func (r *Refused) AtLeast() int64 { return r.Count - r.Error }
 
-// NewTop returns a Top that remembers n keys and n refusals. It panics if n is below 1. Counting a
-// refusal takes O(log n) time, except once a minute, when it takes O(n) time.
-func NewTop(n int) *Top {
-	if n < 1 {
-		panic(fmt.Sprintf("watch: NewTop: n is %d; want at least 1", n))
-	}
-	return &Top{n: n, clock: clock{time.Now(), time.Second}, known: make(map[topKey]*countedKey, n),
+// newTop returns a top that remembers n keys and n refusals. Counting a refusal takes O(log n) time,
+// except once a minute, when it takes O(n) time.
+func newTop(n int) top {
+	return top{n: n, clock: clock{time.Now(), time.Second}, known: make(map[topKey]*countedKey, n),
 		recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
 }
 
-// Observe counts a refused request once for each rule that refused it. Requests that a rule in
+// observe counts a refused request once for each rule that refused it. Requests that a rule in
 // shadow mode would have refused are counted separately. Errors are not counted.
-func (t *Top) Observe(e weir.Event) {
+func (t *top) observe(e *weir.Event) {
 	by := e.Refusal.Reason
 	if e.Err != nil || e.Transaction == nil || by == 0 && e.Shadow {
 		return
 	}
 	if by > weir.ReasonLimit {
-		t.count(&e, e.Refusal.Rule, e.Key, by)
+		t.count(e, e.Refusal.Rule, e.Key, by)
 		return
 	}
 	charges, decisions := e.Transaction.Charges, e.Transaction.Decisions
@@ -131,12 +109,12 @@ func (t *Top) Observe(e weir.Event) {
 			first = first && (decisions[j].Allowed || charges[j].Rule != charges[i].Rule)
 		}
 		if first {
-			t.count(&e, charges[i].Rule, charges[i].Key, weir.ReasonLimit)
+			t.count(e, charges[i].Rule, charges[i].Key, weir.ReasonLimit)
 		}
 	}
 }
 
-func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
+func (t *top) count(e *weir.Event, rule, key string, by weir.Reason) {
 	k := topKey{ruleKey{rule, storedkey.Of(key)}, e.Shadow}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,9 +135,9 @@ func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
 	}
 }
 
-// take returns the counts of a new key. If the Top is full, take replaces the key that has the
+// take returns the counts of a new key. If the top is full, take replaces the key that has the
 // lowest count, and the new key continues from that count.
-func (t *Top) take(k topKey) (c *countedKey) {
+func (t *top) take(k topKey) (c *countedKey) {
 	if len(t.counts) < t.n {
 		c = &countedKey{at: len(t.counts)}
 		heap.Push(&t.counts, c)
@@ -174,7 +152,7 @@ func (t *Top) take(k topKey) (c *countedKey) {
 }
 
 // expire drops the refusals of the minutes that are no longer counted when a new minute begins.
-func (t *Top) expire(minute int64) {
+func (t *top) expire(minute int64) {
 	if minute == t.minute {
 		return
 	}
@@ -189,7 +167,7 @@ func (t *Top) expire(minute int64) {
 }
 
 // refused returns how often a key was refused in the last n minutes, including the current one.
-func (t *Top) refused(c *countedKey, n int64) Refused {
+func (t *top) refused(c *countedKey, n int64) Refused {
 	r := Refused{Rule: c.rule, Key: c.key, Shadow: c.shadow, Reason: c.reason, Last: t.time(c.last)}
 	for m := max(0, t.minute-n+1); m <= t.minute; m++ {
 		r.Count += int64(c.perMinute[m%minutes])
@@ -205,21 +183,21 @@ func (t *Top) refused(c *countedKey, n int64) Refused {
 
 // time returns the time at which a second of t.clock began. The result is exact unless this
 // machine's clock has been set since then.
-func (t *Top) time(second int64) time.Time {
+func (t *top) time(second int64) time.Time {
 	return t.clock.began.Add(time.Duration(second) * time.Second)
 }
 
 // now returns the current second, and drops what has expired.
-func (t *Top) now() (second int64) {
+func (t *top) now() (second int64) {
 	second, _ = t.clock.read()
 	t.expire(second / 60)
 	return second
 }
 
-// Find returns how often a key was refused under a rule in the last hour. If the Top remembers no
+// Find returns how often a key was refused under a rule in the last hour. If the Recorder remembers no
 // refusal of the key, ok is false. Find counts refusals in shadow mode only if the key has no
 // other refusals under the rule.
-func (t *Top) Find(rule, key string) (r Refused, ok bool) {
+func (t *top) Find(rule, key string) (r Refused, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now()
@@ -231,12 +209,12 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	return r, false
 }
 
-// Keys returns the keys that were refused within the last d, sorted by AtLeast, largest first. The
+// Top returns the keys that were refused within the last d, sorted by AtLeast, largest first. The
 // duration d is rounded up to a whole number of minutes, from 1 to 60. The current minute counts as
 // one of these, although it has not ended. The second result is the duration that the counts
 // actually cover. Keys that clients make up come last, because their Error is almost as large as
 // their Count.
-func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
+func (t *top) Top(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
 	t.mu.Lock()
 	t.now()
@@ -288,7 +266,7 @@ type recent struct {
 	leftOut int64 // refusals since the last line
 }
 
-// A line is a Line whose times are seconds since the Top began.
+// A line is a Line whose times are seconds since the top began.
 type line struct {
 	Line
 	at, last int64
@@ -349,7 +327,7 @@ func cut(s string) string {
 
 // Recent returns at most n of the latest refusals, newest first. If refusals are frequent, some of
 // them are left out (see Line.LeftOut).
-func (t *Top) Recent(n int) (lines []Line) {
+func (t *top) Recent(n int) (lines []Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := &t.recent

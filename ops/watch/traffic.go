@@ -15,10 +15,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Traffic remembers this process's latest requests, so that Try can test other limits with them.
-// It also counts the requests of the last 15 minutes. Each remembered request takes 64 bytes, and
-// each rule takes about 9 KiB.
-type Traffic struct {
+// traffic remembers the latest requests, and counts those of the last 15 minutes.
+type traffic struct {
 	mu        sync.Mutex
 	clock     clock // its slots are those of History
 	total     history
@@ -37,10 +35,10 @@ type Traffic struct {
 type recordedRequest struct {
 	at      int64 // µs since 1970
 	cost    int64 // units
-	key     int64 // where its key begins, counted like Traffic.end
+	key     int64 // where its key begins, counted like traffic.end
 	length  uint8 // of the key, in bytes
 	refused bool
-	rule    uint16 // index into Traffic.rules
+	rule    uint16 // index into traffic.rules
 }
 
 const (
@@ -48,21 +46,15 @@ const (
 	maxRules = 1000 // requests under further rules are not recorded
 )
 
-// NewTraffic returns a Traffic that remembers the latest n requests, or fewer if keys are longer
-// than 32 bytes on average. A request that is charged under two rules counts twice. NewTraffic
-// panics if n is below 1.
-func NewTraffic(n int) *Traffic {
-	if n < 1 {
-		panic(fmt.Sprintf("watch: NewTraffic: n is %d; want at least 1", n))
-	}
-	return &Traffic{clock: clock{time.Now(), HistoryEvery}, ring: make([]recordedRequest, n), keys: make([]byte, max(256, n*keyBytes))}
+func newTraffic(n int) traffic {
+	return traffic{clock: clock{time.Now(), HistoryEvery}, ring: make([]recordedRequest, n), keys: make([]byte, max(256, n*keyBytes))}
 }
 
-// Observe records a request under each rule that charges it at least 1 unit, even if a limit
+// observe records a request under each rule that charges it at least 1 unit, even if a limit
 // refused the request. History also counts requests that are refused by a deny list, or by a ban
 // that the process remembers. Try does not count such requests, because no limit is evaluated for
 // them.
-func (t *Traffic) Observe(e weir.Event) {
+func (t *traffic) observe(e *weir.Event) {
 	if e.Transaction == nil {
 		return
 	}
@@ -70,7 +62,7 @@ func (t *Traffic) Observe(e weir.Event) {
 	defer t.mu.Unlock()
 	now, _ := t.clock.read()
 	if e.Err != nil {
-		t.fail(&e, now)
+		t.fail(e, now)
 		return
 	}
 	by := e.Refusal.Reason
@@ -82,11 +74,11 @@ func (t *Traffic) Observe(e weir.Event) {
 			t.histories[rule].observe(now, false, true, false, e.Shadow)
 		}
 	}
-	t.count(&e, now)
+	t.count(e, now)
 }
 
 // count counts a request under each rule that charges it.
-func (t *Traffic) count(e *weir.Event, now int64) {
+func (t *traffic) count(e *weir.Event, now int64) {
 	by, charges, decisions := e.Refusal.Reason, e.Transaction.Charges, e.Transaction.Decisions
 	for i := 0; i < len(charges); {
 		first, refused, near := i, false, false
@@ -109,7 +101,7 @@ func (t *Traffic) count(e *weir.Event, now int64) {
 }
 
 // fail counts a request that could not be decided.
-func (t *Traffic) fail(e *weir.Event, now int64) {
+func (t *traffic) fail(e *weir.Event, now int64) {
 	t.failed, t.cause = time.Now(), quota.Cause(e.Err)
 	if e.Shadow {
 		return
@@ -122,7 +114,7 @@ func (t *Traffic) fail(e *weir.Event, now int64) {
 }
 
 // record records a request under a rule.
-func (t *Traffic) record(rule int, c *quota.Charge, at int64, refused bool) {
+func (t *traffic) record(rule int, c *quota.Charge, at int64, refused bool) {
 	key, size := storedkey.Of(c.Key), int64(len(t.keys))
 	if rest := size - t.end%size; rest < int64(len(key)) {
 		t.end += rest
@@ -133,7 +125,7 @@ func (t *Traffic) record(rule int, c *quota.Charge, at int64, refused bool) {
 }
 
 // rule returns the index of a rule in rules, or -1 if there are too many rules.
-func (t *Traffic) rule(name string) int {
+func (t *traffic) rule(name string) int {
 	i := slices.Index(t.rules, name)
 	if i < 0 && len(t.rules) < maxRules {
 		i, t.rules, t.histories = len(t.rules), append(t.rules, strings.Clone(name)), append(t.histories, new(history))
@@ -160,7 +152,7 @@ type Trial struct {
 // cover. The result is also uncertain because real clients might have sent different requests after
 // a refusal. Try returns an error if there are no limits, if a limit is invalid, or if a limit is a
 // concurrency limit.
-func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
+func (t *traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
 	if len(limits) == 0 {
 		return trial, errors.New("watch: Try: limits is empty")
 	}
@@ -231,7 +223,7 @@ type keyed struct {
 }
 
 // of returns the recorded requests under a rule, the earliest first.
-func (t *Traffic) of(rule string) (list []keyed) {
+func (t *traffic) of(rule string) (list []keyed) {
 	t.mu.Lock()
 	id := slices.Index(t.rules, rule)
 	size := int64(len(t.keys))

@@ -29,13 +29,13 @@ func TestTry(t *testing.T) {
 			tryBesideShadow(t, limits)
 		})
 	}
-	if _, err := watch.NewTraffic(1).Try("api"); err == nil {
+	if _, err := watch.NewRecorder(1, 1).Try("api"); err == nil {
 		t.Error("Try without limits: got no error")
 	}
-	if _, err := watch.NewTraffic(1).Try("api", algorithms.InFlight(2, time.Minute)); err == nil {
+	if _, err := watch.NewRecorder(1, 1).Try("api", algorithms.InFlight(2, time.Minute)); err == nil {
 		t.Error("Try of requests in flight: got no error")
 	}
-	if _, err := watch.NewTraffic(1).Try("api", weir.Limit{Quota: 1}); err == nil {
+	if _, err := watch.NewRecorder(1, 1).Try("api", weir.Limit{Quota: 1}); err == nil {
 		t.Error("Try of an invalid limit: got no error")
 	}
 }
@@ -43,9 +43,9 @@ func TestTry(t *testing.T) {
 // tryBesideShadow sends requests through a limiter with a rule in shadow that has the limits, and
 // then tries the limits on the recorded requests.
 func tryBesideShadow(t *testing.T, limits []weir.Limit) {
-	traffic, inShadow, were := watch.NewTraffic(2000), 0, 0
+	recorder, inShadow, were := watch.NewRecorder(1, 2000), 0, 0
 	observe := func(e weir.Event) {
-		traffic.Observe(e)
+		recorder.Observe(e)
 		switch {
 		case e.Refusal.Reason != weir.ReasonLimit:
 		case e.Shadow:
@@ -65,28 +65,29 @@ func tryBesideShadow(t *testing.T, limits []weir.Limit) {
 		h.ServeHTTP(httptest.NewRecorder(), q)
 		time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
 	}
-	got, err := traffic.Try("tried", limits...)
+	got, err := recorder.Try("tried", limits...)
 	if err != nil || got.Requests != 900-were || got.Refused != inShadow || got.WereRefused != inShadow || got.Keys != 5 || inShadow == 0 {
 		t.Errorf("%v: got %+v, %v; a rule in shadow refused %d of %d", limits, got, err, inShadow, 900-were)
 	}
-	if got, err := traffic.Try("api", algorithms.GCRA(50, time.Minute)); err != nil || got.Requests != 900 || got.Refused != were || got.WereRefused != were {
+	if got, err := recorder.Try("api", algorithms.GCRA(50, time.Minute)); err != nil || got.Requests != 900 || got.Refused != were || got.WereRefused != were {
 		t.Errorf("the limits of their time: got %+v, %v; %d were refused", got, err, were)
 	}
-	if got, err := traffic.Try("new", limits...); err != nil || got.Requests != 0 {
+	if got, err := recorder.Try("new", limits...); err != nil || got.Requests != 0 {
 		t.Errorf("an unknown rule: got %+v, %v", got, err)
 	}
 }
 
-// TestTrafficBounded: a Traffic remembers the last n requests with their keys, or fewer if keys
+// TestTrafficBounded: a Recorder remembers the last n requests with their keys, or fewer if keys
 // are long. Observe allocates nothing.
 func TestTrafficBounded(t *testing.T) {
 	e := refused("")
+	e.Refusal, e.Transaction.Decisions[0].Allowed = weir.Refusal{}, true
 	charge := &e.Transaction.Charges[0]
 	charge.Cost = 1
 	for _, tt := range []struct{ n, length, min, max int }{
 		{100, 8, 100, 100}, {100, 32, 100, 100}, {100, 64, 45, 50}, {1, 128, 1, 1}, {10, 128, 1, 10}, {100, 3, 100, 100},
 	} {
-		traffic := watch.NewTraffic(tt.n)
+		recorder := watch.NewRecorder(1, tt.n)
 		var i int
 		keys := make([]string, 1000)
 		for i := range keys {
@@ -95,10 +96,10 @@ func TestTrafficBounded(t *testing.T) {
 		allocs := testing.AllocsPerRun(5000, func() {
 			charge.Key = keys[i%1000]
 			e.Transaction.At = time.UnixMicro(int64(i))
-			traffic.Observe(e)
+			recorder.Observe(e)
 			i++
 		})
-		got, err := traffic.Try("api", algorithms.FixedWindow(1, time.Hour))
+		got, err := recorder.Try("api", algorithms.FixedWindow(1, time.Hour))
 		if err != nil || got.Requests < tt.min || got.Requests > tt.max || got.Keys != got.Requests || allocs != 0 {
 			t.Errorf("%+v: got %+v, %v, %v allocations", tt, got, err, allocs)
 		}
@@ -110,15 +111,15 @@ func TestTrafficBounded(t *testing.T) {
 
 // TestTrafficKeys: Top of a Trial has the keys of the recorded requests.
 func TestTrafficKeys(t *testing.T) {
-	traffic := watch.NewTraffic(10)
+	recorder := watch.NewRecorder(1, 10)
 	e := refused("")
 	e.Transaction.Charges[0].Cost = 1
 	for i := range 100 {
 		e.Transaction.At = time.UnixMicro(int64(i))
 		e.Transaction.Charges[0].Key = fmt.Sprintf("key %0*d", 20, i%3)
-		traffic.Observe(e)
+		recorder.Observe(e)
 	}
-	got, err := traffic.Try("api", algorithms.FixedWindow(2, time.Hour))
+	got, err := recorder.Try("api", algorithms.FixedWindow(2, time.Hour))
 	want := "api key 00000000000000000000 2 0 , api key 00000000000000000001 1 0 , api key 00000000000000000002 1 0 "
 	if err != nil || brief(got.Top) != want || got.RefusedKeys != 3 || got.WereRefused != 10 {
 		t.Errorf("got %+v, %v, want the keys %s", got, err, want)
@@ -128,8 +129,8 @@ func TestTrafficKeys(t *testing.T) {
 // TestBans: Keys returns the n bans that end last, until they end.
 func TestBans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bans := watch.NewBans(3)
-		l := limiter(t, memstore.New(memstore.Options{}), bans.Observe, weir.Rule{
+		recorder := watch.NewRecorder(3, 1)
+		l := limiter(t, memstore.New(memstore.Options{}), recorder.Observe, weir.Rule{
 			Name: "api", Key: weir.ByHeader("K"), Limits: []weir.Limit{algorithms.GCRA(1, 10*time.Second)},
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(2, time.Hour), Duration: time.Minute},
 		})
@@ -141,11 +142,11 @@ func TestBans(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		ask(h, "K", "e")
-		if got := fmt.Sprint(names(bans.Keys())); got != "[d c b]" {
+		if got := fmt.Sprint(names(recorder.Bans())); got != "[d c b]" {
 			t.Errorf("got %s", got)
 		}
 		time.Sleep(57 * time.Second)
-		if got := fmt.Sprint(names(bans.Keys())); got != "[d c]" {
+		if got := fmt.Sprint(names(recorder.Bans())); got != "[d c]" {
 			t.Errorf("after 57 s: got %s", got)
 		}
 	})
@@ -159,11 +160,11 @@ func names(bans []watch.Banned) (keys []string) {
 }
 
 // An operator tries a quota of 30 on the requests that a quota of 100 admitted.
-func ExampleTraffic_Try() {
-	traffic := watch.NewTraffic(100_000)
+func ExampleRecorder_Try() {
+	recorder := watch.NewRecorder(1, 100_000)
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules:   []weir.Rule{{Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.GCRA(100, time.Hour)}}},
-		Observe: traffic.Observe,
+		Observe: recorder.Observe,
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -174,7 +175,7 @@ func ExampleTraffic_Try() {
 		r.Header.Set("X-User", []string{"alice", "alice", "bob"}[i%3])
 		l.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
 	}
-	trial, err := traffic.Try("api", algorithms.FixedWindow(30, 1000*time.Hour))
+	trial, err := recorder.Try("api", algorithms.FixedWindow(30, 1000*time.Hour))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -188,14 +189,14 @@ func ExampleTraffic_Try() {
 	// alice 10
 }
 
-func ExampleBans() {
-	bans := watch.NewBans(1000)
+func ExampleRecorder_Bans() {
+	recorder := watch.NewRecorder(1000, 1)
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules: []weir.Rule{{
 			Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
 			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Hour), Duration: time.Minute},
 		}},
-		Observe: bans.Observe,
+		Observe: recorder.Observe,
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -206,17 +207,17 @@ func ExampleBans() {
 		r.Header.Set("X-User", "mallory")
 		l.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
 	}
-	for _, b := range bans.Keys() {
+	for _, b := range recorder.Bans() {
 		fmt.Println(b.Rule, b.Key)
 	}
 	// Output: api mallory
 }
 
 func BenchmarkTraffic(b *testing.B) {
-	traffic, e := watch.NewTraffic(100_000), refused("192.0.2.1")
+	recorder, e := watch.NewRecorder(1, 100_000), refused("192.0.2.1")
 	e.Transaction.Charges[0].Cost = 1
 	b.ReportAllocs()
 	for b.Loop() {
-		traffic.Observe(e)
+		recorder.Observe(e)
 	}
 }

@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// Warnings remembers the warnings about probable misconfigurations that are logged through its
-// Handler: those of level Warn or above with the attribute "likely" or "fix". Every package of this
-// module reports probable misconfigurations in this way. Package admin shows them. The zero value
-// is ready to use. It is safe for concurrent use.
-type Warnings struct {
+// warnings remembers the warnings about probable misconfigurations: those of level Warn or above
+// with the attribute "likely" or "fix". Every package of this module reports probable
+// misconfigurations in this way.
+type warnings struct {
 	mu   sync.Mutex
 	list []Warning
 }
@@ -29,9 +28,9 @@ type Warning struct {
 	Text string    // the message and the other attributes, as sentences
 }
 
-// Recent returns the warnings of the last d, the newest first. Warnings with the same text are
+// Warnings returns the warnings of the last d, the newest first. Warnings with the same text are
 // returned once, and only the 50 newest are remembered.
-func (w *Warnings) Recent(d time.Duration) []Warning {
+func (w *warnings) Warnings(d time.Duration) []Warning {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	list := slices.DeleteFunc(slices.Clone(w.list), func(k Warning) bool { return time.Since(k.At) > d })
@@ -39,15 +38,15 @@ func (w *Warnings) Recent(d time.Duration) []Warning {
 	return list
 }
 
-// Handler returns a Handler that forwards each record to next, and remembers the records about
+// LogHandler returns a Handler that forwards each record to next, and remembers the records about
 // probable misconfigurations. Use a Logger with this Handler as weir.Options.Logger and wherever
 // else a Logger is accepted. Key functions have no Logger option and log to slog.Default().
-func (w *Warnings) Handler(next slog.Handler) slog.Handler { return &warningHandler{next, nil, w} }
+func (w *warnings) LogHandler(next slog.Handler) slog.Handler { return &warningHandler{next, nil, w} }
 
 type warningHandler struct {
 	next  slog.Handler
 	attrs []slog.Attr // of WithAttrs
-	w     *Warnings
+	w     *warnings
 }
 
 func (h *warningHandler) Enabled(ctx context.Context, level slog.Level) bool {

@@ -21,8 +21,8 @@ import (
 func TestWarnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		var warnings watch.Warnings
-		logger := slog.New(warnings.Handler(slog.NewTextHandler(&log, nil)))
+		recorder := watch.NewRecorder(1, 1)
+		logger := slog.New(recorder.LogHandler(slog.NewTextHandler(&log, nil)))
 		old := slog.Default()
 		slog.SetDefault(logger)
 		defer slog.SetDefault(old)
@@ -43,7 +43,7 @@ func TestWarnings(t *testing.T) {
 		logger.With("rule", "late").Error("config: of another package", "fix", "nothing")
 
 		var got []string
-		for _, w := range warnings.Recent(time.Minute) {
+		for _, w := range recorder.Warnings(time.Minute) {
 			got = append(got, w.Rule+": "+w.Text)
 		}
 		for _, want := range []string{
@@ -62,7 +62,7 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("got %d log lines, want 4:\n%s", n, &log)
 		}
 		time.Sleep(2 * time.Minute)
-		if got := warnings.Recent(time.Minute); len(got) > 0 {
+		if got := recorder.Warnings(time.Minute); len(got) > 0 {
 			t.Errorf("two minutes later: got %v", got)
 		}
 	})

@@ -64,15 +64,15 @@ func testTop(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	zipf := rand.NewZipf(r, 1.2, 1, 10_000)
 	const n, events = 50, 20_000
-	top, exact := watch.NewTop(n), map[string]int64{}
+	recorder, exact := watch.NewRecorder(n, 1), map[string]int64{}
 	for range events {
 		key := fmt.Sprint(zipf.Uint64())
 		exact[key]++
-		top.Observe(refused(key))
+		recorder.Observe(refused(key))
 		time.Sleep(100 * time.Millisecond) // 33 minutes in all
 	}
 	found := map[string]bool{}
-	for _, k := range keysOf(top) {
+	for _, k := range keysOf(recorder) {
 		found[k.Key] = true
 		if want := exact[k.Key]; k.Count < want || k.Count-k.Error > want {
 			t.Errorf("seed %d: %s: got %d with an error of %d, want %d", seed, k.Key, k.Count, k.Error, want)
@@ -83,15 +83,15 @@ func testTop(t *testing.T) {
 			t.Errorf("seed %d: %s is missing, which was refused %d times", seed, key, count)
 		}
 	}
-	keys := keysOf(top)
+	keys := keysOf(recorder)
 	if len(keys) != n || !slices.IsSortedFunc(keys, func(a, b watch.Refused) int { return int(b.AtLeast() - a.AtLeast()) }) {
 		t.Errorf("seed %d: got %d keys, or not in order: %v", seed, len(keys), keys)
 	}
 }
 
 // keysOf returns the keys of the last hour.
-func keysOf(top *watch.Top) []watch.Refused {
-	keys, _ := top.Keys(time.Hour)
+func keysOf(recorder *watch.Recorder) []watch.Refused {
+	keys, _ := recorder.Top(time.Hour)
 	return keys
 }
 
@@ -107,19 +107,19 @@ func brief(keys []watch.Refused) string {
 // TestTopReplaces: a new key replaces the key with the lowest count, wherever the counts grew.
 func TestTopReplaces(t *testing.T) {
 	for lowest := range 7 {
-		top := watch.NewTop(7)
+		recorder := watch.NewRecorder(7, 1)
 		for round := range 9 {
 			for i := range 7 {
 				if i != lowest || round == 0 {
-					top.Observe(refused(fmt.Sprint(i)))
+					recorder.Observe(refused(fmt.Sprint(i)))
 				}
 			}
 		}
-		top.Observe(refused("new"))
-		if r, _ := top.Find("api", "new"); r.Count != 2 || r.Error != 1 {
+		recorder.Observe(refused("new"))
+		if r, _ := recorder.Find("api", "new"); r.Count != 2 || r.Error != 1 {
 			t.Errorf("the new key: got %+v, want a count of 2 with an error of 1", r)
 		}
-		if r, ok := top.Find("api", fmt.Sprint(lowest)); ok {
+		if r, ok := recorder.Find("api", fmt.Sprint(lowest)); ok {
 			t.Errorf("the lowest key is still there: %+v", r)
 		}
 	}
@@ -128,7 +128,7 @@ func TestTopReplaces(t *testing.T) {
 // BenchmarkTop measures the refusal of a new key by a Top that is full, as in an attack from
 // many addresses.
 func BenchmarkTop(b *testing.B) {
-	top, i := watch.NewTop(1000), 0
+	recorder, i := watch.NewRecorder(1000, 1), 0
 	e := weir.Event{Transaction: &quota.Transaction{
 		Charges: []quota.Charge{{Rule: "r"}}, Result: quota.Result{Decisions: []quota.Decision{{}}},
 	}, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "r"}}
@@ -137,45 +137,45 @@ func BenchmarkTop(b *testing.B) {
 	for b.Loop() {
 		i++
 		e.Transaction.Charges[0].Key = strconv.Itoa(i)
-		top.Observe(e)
+		recorder.Observe(e)
 	}
 }
 
 // TestTopCounts: a request counts once for each rule that refuses it, and not for other rules.
 func TestTopCounts(t *testing.T) {
-	top := watch.NewTop(10)
+	recorder := watch.NewRecorder(10, 1)
 	shadow := rule("shadow", weir.Global(), 1)
 	shadow.Enforce = weir.Percent(0)
 	two := rule("two", weir.ByHeader("Key"), 1)
 	two.ForKey = func(string) weir.Policy { return weir.Policy{} } // a rule that has it may have redundant limits
 	two.Limits = []weir.Limit{algorithms.FixedWindow(1, time.Hour), algorithms.FixedWindow(1, 1000*time.Hour)}
-	h := limiter(t, memstore.New(memstore.Options{}), top.Observe, two, rule("one", weir.ByIP(), 2), shadow).Handler(http.NotFoundHandler())
+	h := limiter(t, memstore.New(memstore.Options{}), recorder.Observe, two, rule("one", weir.ByIP(), 2), shadow).Handler(http.NotFoundHandler())
 	for _, key := range []string{"a", "b", "a", "c"} {
 		ask(h, "Key", key)
 	}
-	if got, want := brief(keysOf(top)), "one 192.0.2.1 2 0 limit, shadow  1 0 limit, two a 1 0 limit"; got != want {
+	if got, want := brief(keysOf(recorder)), "one 192.0.2.1 2 0 limit, shadow  1 0 limit, two a 1 0 limit"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if r, ok := top.Find("shadow", ""); !ok || !r.Shadow {
+	if r, ok := recorder.Find("shadow", ""); !ok || !r.Shadow {
 		t.Errorf("the rule in shadow: got %+v, want Shadow", r)
 	}
 	for _, f := range []weir.Refusal{{Reason: weir.ReasonBan, Rule: "api"}, {Reason: weir.ReasonDeny, Rule: "api"}, {Reason: weir.ReasonBan, Rule: "one"}} {
-		top.Observe(weir.Event{Transaction: &quota.Transaction{}, Refusal: f, Key: "x"}) // as if the store was not asked
+		recorder.Observe(weir.Event{Transaction: &quota.Transaction{}, Refusal: f, Key: "x"}) // as if the store was not asked
 	}
-	top.Observe(weir.Event{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonNoKey, Rule: "zone"}})
-	if got, want := brief(keysOf(top)), "api x 2 0 deny, one 192.0.2.1 2 0 limit, one x 1 0 ban, shadow  1 0 limit, two a 1 0 limit, zone  1 0 no-key"; got != want {
+	recorder.Observe(weir.Event{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonNoKey, Rule: "zone"}})
+	if got, want := brief(keysOf(recorder)), "api x 2 0 deny, one 192.0.2.1 2 0 limit, one x 1 0 ban, shadow  1 0 limit, two a 1 0 limit, zone  1 0 no-key"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for i := range 100 {
-				top.Observe(refused(fmt.Sprint(i)))
+				recorder.Observe(refused(fmt.Sprint(i)))
 			}
 		})
 	}
 	wg.Wait()
-	if n := len(keysOf(top)); n != 10 {
+	if n := len(keysOf(recorder)); n != 10 {
 		t.Errorf("got %d keys, want 10", n)
 	}
 }
@@ -341,13 +341,13 @@ func TestDocumented(t *testing.T) {
 }
 
 func Example() {
-	top := watch.NewTop(10)
+	recorder := watch.NewRecorder(10, 1)
 	rules := []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}
 	log, diagnose := watch.Log(nil, 10, nil), watch.Diagnose(nil, rules)
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules: rules,
 		Observe: func(e weir.Event) {
-			top.Observe(e)
+			recorder.Observe(e)
 			log(e)
 			diagnose(e)
 		},
@@ -359,11 +359,11 @@ func Example() {
 	for range 4 {
 		l.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	}
-	keys, _ := top.Keys(5 * time.Minute)
+	keys, _ := recorder.Top(5 * time.Minute)
 	for _, k := range keys {
 		fmt.Println(k.Rule, k.Key, k.Count, k.Reason)
 	}
-	for _, l := range top.Recent(10) {
+	for _, l := range recorder.Recent(10) {
 		fmt.Println(l.Rule, l.Key, l.Count, l.Reason, l.Limit, l.Route)
 	}
 	// Output:

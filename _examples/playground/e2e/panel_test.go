@@ -56,23 +56,19 @@ func newSite(t *testing.T) *site {
 func newSiteOf(t *testing.T, users []string) *site {
 	t.Helper()
 	store, live := memstore.New(memstore.Options{}), overrides.NewLive(overrides.LiveOptions{})
-	traffic, top, bans := watch.NewTraffic(10_000), watch.NewTop(1000), watch.NewBans(1000)
+	recorder := watch.NewRecorder(1000, 10_000)
 	api := weir.Rule{
 		Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute).WithBurst(20), algorithms.AnchoredWindow(2000, time.Hour)},
 		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1000, time.Minute), Duration: time.Minute},
 		ForKey:  live.Of("api", nil), Policy: weir.When(live.DenyFrom("api", weir.ClientAddr()), weir.Denied()),
 	}
 	address := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)}, Enforce: weir.Percent(0)}
-	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{api, address}, Logger: slog.New(slog.DiscardHandler), Observe: func(e weir.Event) {
-		traffic.Observe(e)
-		top.Observe(e)
-		bans.Observe(e)
-	}})
+	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{api, address}, Logger: slog.New(slog.DiscardHandler), Observe: recorder.Observe})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h, err := admin.New(store, admin.Options{
-		Limiters: func() []*weir.Limiter { return []*weir.Limiter{limiter} }, Overrides: live, Top: top, Bans: bans, Traffic: traffic, Logger: slog.New(slog.DiscardHandler),
+		Limiters: func() []*weir.Limiter { return []*weir.Limiter{limiter} }, Overrides: live, Recorder: recorder, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
