@@ -488,9 +488,8 @@ func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
 	}
 	limits = slices.Clone(limits)
 	for i := range limits {
-		var uncountable optional.Uncountable
-		if errors.As(limits[i].Fault(), &uncountable) {
-			limits[i] = uncountable.Nearest()
+		if err, ok := limits[i].Fault().(optional.Uncountable); ok {
+			limits[i] = err.Nearest()
 		}
 	}
 	nearest := rule.limited(limits, nil)

@@ -2,7 +2,7 @@ package algorithms
 
 import (
 	"math"
-	"math/big"
+	"math/bits"
 	"time"
 
 	"github.com/seed83679106/weir/quota"
@@ -16,7 +16,7 @@ func (inFlight) Redundant(_, _ *quota.Limit) bool    { return false }
 
 // Redundant reports whether other is a meter whose capacity and rate are at most those of l.
 func (bucket) Redundant(l, other *quota.Limit) bool {
-	return isMeter(other) && other.Capacity() <= l.Capacity() && rate(other).Cmp(rate(l)) <= 0
+	return isMeter(other) && other.Capacity() <= l.Capacity() && !faster(other, l)
 }
 
 func (fixedWindow) Redundant(l, other *quota.Limit) bool {
@@ -47,8 +47,13 @@ func smaller(l, other *quota.Limit) bool {
 	return l.Algorithm == other.Algorithm && l.Period == other.Period && other.Quota <= l.Quota
 }
 
-// rate returns how many units the limit admits per nanosecond in the long run.
-func rate(l *quota.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
+// faster reports whether a admits more units than b in the long run: whether the quotient of Quota
+// and Period is larger.
+func faster(a, b *quota.Limit) bool {
+	ah, al := bits.Mul64(uint64(a.Quota), uint64(b.Period))
+	bh, bl := bits.Mul64(uint64(b.Quota), uint64(a.Period))
+	return ah > bh || ah == bh && al > bl
+}
 
 // maxAdmitted returns an upper bound on the units that the limit admits in any interval of length
 // w: the worst case in docs/guide.md, with w rounded up to whole periods. If aligned is true, the

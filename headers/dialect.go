@@ -171,7 +171,10 @@ func (t *triple) perUnit() bool { return strings.Contains(t.limit, "%s") }
 // named returns a copy of the triple in whose names the unit replaces %s.
 func (t triple) named(unit string) triple {
 	if t.perUnit() {
-		name := func(s string) string { return http.CanonicalHeaderKey(strings.Replace(s, "%s", unit, 1)) }
+		name := func(s string) string {
+			prefix, suffix, _ := strings.Cut(s, "%s")
+			return http.CanonicalHeaderKey(prefix + unit + suffix)
+		}
 		t.limit, t.remaining, t.reset = name(t.limit), name(t.remaining), name(t.reset)
 	}
 	return t

@@ -158,9 +158,9 @@ func Outside(addr netip.Addr) netip.Addr {
 }
 
 // NAT64 is the prefix in which NAT64 embeds the addresses of IPv4 clients (RFC 6052).
-var NAT64 = netip.MustParsePrefix("64:ff9b::/96")
+var NAT64 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0x00, 0x64, 0xff, 0x9b}), 96) // 64:ff9b::/96
 
-var carrierNAT = netip.MustParsePrefix("100.64.0.0/10")
+var carrierNAT = netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64}), 10) // 100.64.0.0/10
 
 // Hostname returns a host in the form that weir.ByHeader documents.
 func Hostname(host string) string {

@@ -149,8 +149,9 @@ func weight(params string) int {
 		if !strings.EqualFold(strings.TrimSpace(name), "q") {
 			continue
 		}
-		if q, err := strconv.ParseFloat(strings.TrimSpace(value), 32); err == nil && q >= 0 && q <= 1 {
-			return int(q*1000 + 0.5)
+		whole, decimals, _ := strings.Cut(strings.TrimSpace(value), ".") // at most three decimals (RFC 9110, 12.4.2)
+		if q, err := strconv.ParseUint(whole+(decimals + "000")[:3], 10, 16); err == nil && q <= 1000 {
+			return int(q)
 		}
 	}
 	return 1000

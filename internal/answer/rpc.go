@@ -1,7 +1,6 @@
 package answer
 
 import (
-	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"net/http"
@@ -15,19 +14,22 @@ type code struct {
 	status int
 }
 
-// codes maps HTTP statuses to the codes that correspond to them.
-var codes = map[int]code{
-	http.StatusBadRequest:         {3, "invalid_argument", http.StatusBadRequest},
-	http.StatusUnauthorized:       {16, "unauthenticated", http.StatusUnauthorized},
-	http.StatusForbidden:          {7, "permission_denied", http.StatusForbidden},
-	http.StatusNotFound:           {5, "not_found", http.StatusNotFound},
-	http.StatusServiceUnavailable: {14, "unavailable", http.StatusServiceUnavailable},
-}
-
 // codeOf returns the code that corresponds to an HTTP status. For a status that package weir does
 // not use itself, the code is resource_exhausted, because a limit refuses the request.
 func codeOf(status int) code {
-	return cmp.Or(codes[status], code{8, "resource_exhausted", http.StatusTooManyRequests})
+	switch status {
+	case http.StatusBadRequest:
+		return code{3, "invalid_argument", status}
+	case http.StatusUnauthorized:
+		return code{16, "unauthenticated", status}
+	case http.StatusForbidden:
+		return code{7, "permission_denied", status}
+	case http.StatusNotFound:
+		return code{5, "not_found", status}
+	case http.StatusServiceUnavailable:
+		return code{14, "unavailable", status}
+	}
+	return code{8, "resource_exhausted", http.StatusTooManyRequests}
 }
 
 // A Call is the answer to a gRPC call that is not served over HTTP. It records the status code and
