@@ -165,7 +165,7 @@ func (t *transport) afterResponse(r *http.Request, res *http.Response, s *snapsh
 		t.pause(s, pause)
 		waits := !s.leavesHeadroom() && pause <= t.o.MaxPause && pause <= time.Until(giveUp)
 		if res.StatusCode == http.StatusTooManyRequests && waits {
-			next = t.retry(r, res, pause)
+			next = t.retry(r, res)
 		}
 	}
 	done = true
@@ -181,13 +181,13 @@ func (t *transport) CloseIdleConnections() {
 
 // retry closes a response with status 429, and returns the request to send next. If the request
 // cannot be sent again, or if RetryBudget is used up, retry returns nil.
-func (t *transport) retry(r *http.Request, res *http.Response, pause time.Duration) *http.Request {
+func (t *transport) retry(r *http.Request, res *http.Response) *http.Request {
 	next, ok := outbound.Rewound(r)
 	if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
 		return nil
 	}
 	if res.Body != nil {
-		outbound.CloseUnread(r.Context(), res.Body, pause)
+		res.Body.Close()
 	}
 	return next
 }
