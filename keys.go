@@ -144,9 +144,7 @@ func ByAddr(find func(r *http.Request) (client netip.Addr, ok bool), ipv4, ipv6 
 // another client's quota. Use ByHeader only for values that have been verified or that only a proxy
 // can set. For secrets, use [Hashed].
 func ByHeader(name string) KeyFunc {
-	if name == "" {
-		panic("weir: ByHeader: name is empty")
-	}
+	checkToken("ByHeader", name)
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, bool) {
 		if name == "Host" {
@@ -158,12 +156,21 @@ func ByHeader(name string) KeyFunc {
 	}
 }
 
+// checkToken panics if no header field and no cookie can have the given name. The names of both are
+// tokens (RFC 9110, 5.6.2).
+func checkToken(function, name string) {
+	if name == "" {
+		panic("weir: " + function + ": name is empty")
+	}
+	if (&http.Cookie{Name: name}).Valid() != nil {
+		panic(fmt.Sprintf("weir: %s: name is %q; want letters, digits and any of !#$%%&'*+-.^_`|~", function, name))
+	}
+}
+
 // ByCookie uses a cookie's value as the key. As with [ByHeader], the client chooses the value,
 // and a request without the cookie has no key.
 func ByCookie(name string) KeyFunc {
-	if name == "" {
-		panic("weir: ByCookie: name is empty")
-	}
+	checkToken("ByCookie", name)
 	return func(r *http.Request) (string, bool) {
 		c, err := r.Cookie(name)
 		if err != nil {
@@ -382,26 +389,17 @@ func (key KeyFunc) same(other KeyFunc) bool {
 func Join(keys ...KeyFunc) KeyFunc {
 	keys = checked("Join", keys)
 	return func(r *http.Request) (string, bool) {
-		var few [8]string // on the stack; more than eight keys cost a second allocation
-		parts, size := few[:0], 0
+		var few [128]byte // on the stack; a longer key costs further allocations
+		joined := few[:0]
 		for _, key := range keys {
 			part, ok := key(r)
 			if !ok {
 				return "", false
 			}
-			parts = append(parts, part)
-			size += len("9999999999:,") + len(part)
+			joined = append(strconv.AppendInt(joined, int64(len(part)), 10), ':')
+			joined = append(append(joined, part...), ',')
 		}
-		var b strings.Builder
-		b.Grow(size)
-		var digits [20]byte
-		for _, part := range parts {
-			b.Write(strconv.AppendInt(digits[:0], int64(len(part)), 10))
-			b.WriteByte(':')
-			b.WriteString(part)
-			b.WriteByte(',')
-		}
-		return b.String(), true
+		return string(joined), true
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"math/bits"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,15 +67,6 @@ func tightest(items []Item, unit string) (tight *Item) {
 		}
 	}
 	return tight
-}
-
-func firstOfUnit(items []Item, i int) bool {
-	for j := range items[:i] {
-		if items[j].unit == items[i].unit {
-			return false
-		}
-	}
-	return true
 }
 
 // A Response describes an HTTP response whose rate-limit header fields Write sets.
@@ -195,10 +187,11 @@ func (x *fieldWriter) write(w *Writer, r *Response, items []Item) {
 // writeUnits writes the tightest limit on each unit.
 func (x *fieldWriter) writeUnits(d Dialect, items []Item, at time.Time) {
 	for i := range items {
-		if !firstOfUnit(items, i) {
+		unit := items[i].unit
+		if slices.ContainsFunc(items[:i], func(it Item) bool { return it.unit == unit }) {
 			continue
 		}
-		if tight := tightest(items, items[i].unit); tight != nil {
+		if tight := tightest(items, unit); tight != nil {
 			for j := range tight.named {
 				if t := &tight.named[j]; d&t.dialect != 0 {
 					x.writeTriple(t, tight, at)
@@ -275,15 +268,7 @@ func (x *fieldWriter) writePolicies(items []Item) {
 
 // madeFor reports whether t was made for the policies of items.
 func (t *policyList) madeFor(items []Item) bool {
-	if len(t.policies) != len(items) {
-		return false
-	}
-	for i := range items {
-		if items[i].Prepared != t.policies[i] {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(t.policies, items, func(p *Prepared, it Item) bool { return p == it.Prepared })
 }
 
 func appendPolicies(buf []byte, items []Item) []byte {

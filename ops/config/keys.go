@@ -356,14 +356,7 @@ func (d *decoder) keyWith(n ast.Node, name, arg string) key {
 }
 
 // isToken reports whether s can be the name of a header field or a cookie (RFC 9110, 5.6.2).
-func isToken(s string) bool {
-	for _, c := range s {
-		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') && !strings.ContainsRune("!#$%&'*+-.^_`|~", c) {
-			return false
-		}
-	}
-	return s != ""
-}
+func isToken(s string) bool { return (&http.Cookie{Name: s}).Valid() == nil }
 
 const unix = "unix" // in trusted-proxies: the peers on Unix sockets
 
