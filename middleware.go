@@ -244,17 +244,13 @@ func (r *rule) checkNames(names map[string]bool) error {
 
 // complete validates the options and replaces zero values with defaults.
 func (o *Options) complete() error {
-	if len(o.Rules) == 0 {
+	switch {
+	case len(o.Rules) == 0:
 		return errors.New("weir: Rules is empty")
-	}
-	for _, d := range []struct {
-		name string
-		n    int64
-		is   any
-	}{{"MaxWait", int64(o.MaxWait), o.MaxWait}, {"MaxWaiting", int64(o.MaxWaiting), o.MaxWaiting}} {
-		if d.n < 0 {
-			return fmt.Errorf("weir: %s is %v; want at least 0", d.name, d.is)
-		}
+	case o.MaxWait < 0:
+		return fmt.Errorf("weir: MaxWait is %v; want at least 0", o.MaxWait)
+	case o.MaxWaiting < 0:
+		return fmt.Errorf("weir: MaxWaiting is %d; want at least 0", o.MaxWaiting)
 	}
 	if err := period.CheckUnit("weir: MaxWait", o.MaxWait); err != nil {
 		return err
@@ -292,8 +288,12 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 
 // Handler returns an http.Handler that applies the rules and calls the next handler for each
 // admitted request. It wraps the ResponseWriter only if a rule has a Settle function. The wrapper
-// still supports http.Flusher, http.Hijacker, io.ReaderFrom and http.ResponseController.
+// still supports http.Flusher, http.Hijacker, io.ReaderFrom and http.ResponseController. Handler
+// panics if next is nil.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
+	if next == nil {
+		panic("weir: Handler: next is nil")
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 

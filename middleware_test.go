@@ -928,11 +928,11 @@ func TestUploads(t *testing.T) {
 		"Handler":         {weir.Options{Rules: []weir.Rule{rule}}, parses},
 		"NoFromContext":   {weir.Options{Rules: []weir.Rule{rule}, NoFromContext: true}, parses},
 		"Settle":          {weir.Options{Rules: []weir.Rule{settled}}, parses},
-		"OnLimited":       {weir.Options{Rules: []weir.Rule{denied}, OnLimited: parses}, nil},
+		"OnLimited":       {weir.Options{Rules: []weir.Rule{denied}, OnLimited: parses}, http.NotFoundHandler()},
 		"Policy":          {weir.Options{Rules: []weir.Rule{byForm}}, http.NotFoundHandler()},
 		"panic":           {weir.Options{Rules: []weir.Rule{rule}}, panics},
 		"Settle, panic":   {weir.Options{Rules: []weir.Rule{settled}}, panics},
-		"OnLimited panic": {weir.Options{Rules: []weir.Rule{denied}, OnLimited: panics}, nil},
+		"OnLimited panic": {weir.Options{Rules: []weir.Rule{denied}, OnLimited: panics}, http.NotFoundHandler()},
 		"two":             {weir.Options{Rules: []weir.Rule{rule}}, must(t, memory(), weir.Options{Rules: []weir.Rule{settled}}).Handler(parses)},
 	} {
 		dir := t.TempDir()
