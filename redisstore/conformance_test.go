@@ -106,8 +106,7 @@ func TestInFlight(t *testing.T) {
 }
 
 // severalKeys are the tests of the suite that charge several keys at one instant.
-var severalKeys = []string{"Random", "AllOrNothing", "Refused", "Refund", "Never", "Reserve", "Queue",
-	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys", "Each", "Spent", "Forget"}
+var severalKeys = []string{"Random", "ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys", "Each"}
 
 // conform runs the suite, and checks the TTLs of the values that each test leaves in Redis.
 func conform(t *testing.T, rdb redis.UniversalClient, adapt func(quota.Store) quota.Store, sendTime ...bool) {

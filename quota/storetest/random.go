@@ -48,22 +48,27 @@ func pause(r *rand.Rand) {
 // anyCost returns a random cost for a quota of n: often a small one, sometimes one near n, and
 // sometimes the largest or the smallest integer.
 func anyCost(r *rand.Rand, n int64) int64 {
-	costs := []int64{0, 1, 1, 1, 1, 2, 2, n / 2, n, n + 1, -1, -n, 1 + r.Int64N(n), math.MaxInt64, math.MinInt64}
+	costs := []int64{0, 0, 1, 1, 1, 1, 2, 2, n / 2, n, n + 1, -1, -n, 1 + r.Int64N(n), math.MaxInt64, math.MinInt64}
 	return costs[r.IntN(len(costs))]
 }
 
-// random: every algorithm, alone and together with others, makes the same decisions as the replay.
-// Under some limits, units become available again within milliseconds, and under others only after
-// the test.
-func random(p *replay) {
-	const units = 7
-	var all []quota.Limit
+// single: on random charges, every algorithm makes the same decisions as the replay. Under some
+// limits, units become available again within milliseconds, and under others only after the test.
+// Each transaction has a single charge. A store may treat such transactions differently.
+func single(p *replay) { p.compareRandom(randomLimits(), randomUnits, 1) }
+
+// random is like single, but each transaction has up to six charges.
+func random(p *replay) { p.compareRandom(randomLimits(), randomUnits, 6) }
+
+const randomUnits = 7
+
+func randomLimits() (all []quota.Limit) {
 	for _, period := range []time.Duration{999 * time.Microsecond, 20 * time.Millisecond, time.Hour} {
-		for _, l := range limits(units, period) {
+		for _, l := range limits(randomUnits, period) {
 			all = append(all, l.Named(fmt.Sprint(period.Microseconds())))
 		}
 	}
-	p.compareRandom(all, units)
+	return all
 }
 
 // Limits tests whether a store makes the same decisions as the algorithms of the limits. If the
@@ -79,7 +84,7 @@ func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	for i := range limits {
 		units = max(units, limits[i].Quota)
 	}
-	p.compareRandom(limits, units)
+	p.compareRandom(limits, units, 6)
 }
 
 // lastUnit reserves units of each limit for a later instant, refunds the units and spends them
@@ -106,28 +111,76 @@ func (p *replay) lastUnit(limits []quota.Limit) {
 	}
 }
 
-// compareRandom charges random keys under random limits, with costs around quota, and compares the
-// decisions of the store with those of a replay.
-func (p *replay) compareRandom(all []quota.Limit, units int64) {
+// compareRandom makes transactions with up to the given number of charges, of random keys under random
+// limits and with costs around units, and compares the decisions of the store with those of a replay.
+// Some transactions refund units that were spent earlier. Some are repeated, because a store may make
+// the same decision again without a look at the state.
+func (p *replay) compareRandom(all []quota.Limit, units int64, charges int) {
 	p.Helper()
-	r := seeded(p)
+	r, all := seeded(p), slices.Clone(all)
 	withins := []time.Duration{0, 0, 0, time.Microsecond, time.Millisecond, 20 * time.Millisecond, time.Hour, -1, math.MaxInt64}
 	var tx quota.Transaction
-	for range 20 {
+	for range 30 {
 		p.run += "." // new keys, because the old keys may be reserved for years
 		within := withins[:len(withins)-r.IntN(len(withins)-1)]
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		few := all[:min(len(all), 6)]
+		var refunds []quota.Charge // of what was spent in this round
 		for range 40 {
-			if tx.Allowed() && r.IntN(6) == 0 {
+			switch n := r.IntN(6); {
+			case n == 0 && tx.Allowed():
 				p.cancel(&tx)
+			case n == 1 && len(refunds) > 0:
+				p.takeAll(0, anyUnlike(r, charges, func() quota.Charge { return refunds[r.IntN(len(refunds))] })...)
 			}
-			tx.Charges = p.anyCharges(tx.Charges[:0], r, all, units)
+			tx.Charges = anyUnlike(r, charges, func() quota.Charge { return p.anyCharge(r, few, units) })
 			tx.Mode, tx.Within, tx.Most, tx.Cancels = quota.ModeSpend, within[r.IntN(len(within))], 0, nil
 			anyHeadroom(r, &tx, units)
 			anyMode(r, &tx)
-			p.take(&tx)
+			times := 1
+			if r.IntN(10) == 0 {
+				times = 10
+			}
+			for range times {
+				p.take(&tx)
+			}
+			for i, c := range tx.Charges {
+				if c.Cost, c.Spent, c.Headroom = -max(0, c.Cost), tx.Decisions[i].At, 0; tx.Allowed() && tx.Mode != quota.ModePeek {
+					refunds = append(refunds, c)
+				}
+			}
 			pause(r)
 		}
 	}
+}
+
+// anyUnlike calls pick up to n times, and returns those of the charges that have different ids.
+func anyUnlike(r *rand.Rand, n int, pick func() quota.Charge) (charges []quota.Charge) {
+	used := map[id]bool{}
+	for range 1 + r.IntN(n) {
+		c := pick()
+		if k := idOf(&c); !used[k] {
+			used[k] = true
+			charges = append(charges, c)
+		}
+	}
+	return charges
+}
+
+// anyCharge returns a charge of a random key under one of the limits.
+func (p *replay) anyCharge(r *rand.Rand, all []quota.Limit, units int64) quota.Charge {
+	c := p.charge(fmt.Sprint(r.IntN(2)), all[r.IntN(len(all))], anyCost(r, units))
+	c.Rule = []string{"storetest", "other"}[r.IntN(2)]
+	return c
+}
+
+// cancel refunds the units that t has spent.
+func (r *replay) cancel(t *quota.Transaction) {
+	for i := range t.Charges {
+		t.Charges[i].Cost, t.Charges[i].Spent = -max(0, t.Charges[i].Cost), t.Decisions[i].At
+	}
+	t.Mode, t.Within, t.Most, t.Cancels = quota.ModeSpend, 0, 0, slices.Clone(t.Undo)
+	r.take(t)
 }
 
 // anyHeadroom sometimes gives charges of t a headroom.
@@ -145,51 +198,12 @@ func anyHeadroom(r *rand.Rand, t *quota.Transaction, units int64) {
 // anyMode sometimes gives t a Mode other than ModeSpend.
 func anyMode(r *rand.Rand, t *quota.Transaction) {
 	before := *t
-	t.Mode, t.Within = quota.Mode(r.IntN(12)), 0
+	t.Mode, t.Within = quota.Mode(r.IntN(8)), 0
 	if t.Mode == quota.ModeAtMost {
 		t.Most = []int64{1, 2, 5, math.MaxInt64}[r.IntN(4)]
 	}
 	if t.Validate() != nil { // for instance because it refunds units
 		t.Mode, t.Within, t.Most = before.Mode, before.Within, before.Most
-	}
-}
-
-// cancel refunds the units that t has spent.
-func (r *replay) cancel(t *quota.Transaction) {
-	for i := range t.Charges {
-		t.Charges[i].Cost, t.Charges[i].Spent = -max(0, t.Charges[i].Cost), t.Decisions[i].At
-	}
-	t.Mode, t.Within, t.Most, t.Cancels = quota.ModeSpend, 0, 0, slices.Clone(t.Undo)
-	r.take(t)
-}
-
-// anyCharges appends up to six charges with different ids, under any of the limits.
-func (r *replay) anyCharges(charges []quota.Charge, random *rand.Rand, limits []quota.Limit, units int64) []quota.Charge {
-	used := map[id]bool{}
-	for range 1 + random.IntN(6) {
-		c := r.charge(fmt.Sprint(random.IntN(2)), limits[random.IntN(len(limits))], anyCost(random, units))
-		c.Rule = []string{"storetest", "other"}[random.IntN(2)]
-		if k := idOf(&c); !used[k] {
-			used[k] = true
-			charges = append(charges, c)
-		}
-	}
-	return charges
-}
-
-// everyAlgorithm: each algorithm evaluates a sequence of charges that spends the quota of a new
-// key, refunds units, and spends again.
-func everyAlgorithm(p *replay) {
-	for _, period := range []time.Duration{5 * time.Millisecond, time.Hour} {
-		for _, l := range limits(3, period) {
-			l = l.Named(fmt.Sprint(period.Microseconds()))
-			for _, cost := range []int64{1, 1, 0, 2, 1, 1, 1, -1, 1, 1, 0, -9, 3, 1} {
-				p.takeOne("", l, cost)
-				if period < time.Second && cost == 2 {
-					time.Sleep(2100 * time.Microsecond)
-				}
-			}
-		}
 	}
 }
 
@@ -253,36 +267,6 @@ func changed(p *replay) {
 			tx.Within = []time.Duration{0, 0, time.Hour}[r.IntN(3)]
 			p.take(&tx)
 			pause(r)
-		}
-	}
-}
-
-// reset: after RetryAfter a refused charge fits, and after ResetAfter the key is equivalent
-// to a new key.
-func reset(p *replay) {
-	// This excludes the calendar, which has no window of 10 ms, and InFlight, which has no
-	// RetryAfter.
-	for _, l := range limits(2, 10*time.Millisecond)[:7] {
-		size := max(l.Burst, l.Quota)
-		var d quota.Decision
-		for range 100 { // several times, because a window may end between two calls
-			tx := p.takeOne("", l, size)
-			if d = tx.Decisions[0]; !d.Allowed {
-				break
-			}
-		}
-		if d.Allowed {
-			p.Fatalf("%v: got the whole quota 100 times in a row, want a refusal", l)
-		}
-		// The clock of another machine may run a little slower.
-		time.Sleep(d.RetryAfter + time.Millisecond)
-		tx := p.takeOne("", l, size)
-		if !tx.Decisions[0].Allowed {
-			p.Errorf("%v: got a refusal after RetryAfter %v and a millisecond, want none", l, d.RetryAfter)
-		}
-		time.Sleep(tx.Decisions[0].ResetAfter + time.Millisecond)
-		if got := p.takeOne("", l, 0).Decisions[0]; got != (quota.Decision{Allowed: true, FellBack: got.FellBack, Remaining: size, At: got.At}) {
-			p.Errorf("%v after ResetAfter: got %+v, want %d remaining and nothing to wait for", l, got, size)
 		}
 	}
 }

@@ -9,7 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/quota"
+)
+
+// Most tests use these limits. The period of an hour is longer than a test takes.
+var (
+	three = algorithms.GCRA(3, time.Hour).Named("three")
+	one   = algorithms.AnchoredWindow(1, time.Hour).Named("one")
 )
 
 // A replay passes transactions to a store, and then evaluates the same transactions with its own

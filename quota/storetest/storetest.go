@@ -52,27 +52,11 @@ var all = [...]struct {
 	run  func(p *replay)
 }{
 	{"Clock", clock},
+	{"Single", single},
 	{"Random", random},
-	{"Algorithms", everyAlgorithm},
 	{"Bounds", bounds},
 	{"Changed", changed},
 	{"Reset", reset},
-
-	{"AllOrNothing", allOrNothing},
-	{"Refused", refused},
-	{"Look", look},
-	{"Peek", peek},
-	{"AtMost", atMost},
-	{"Headroom", headroom},
-	{"Modes", badModes},
-	{"Force", force},
-	{"Refund", refund},
-	{"Spent", spent},
-	{"Forget", forget},
-	{"Never", never},
-	{"Reserve", reserve},
-	{"Queue", queue},
-	{"InFlight", inFlight},
 
 	{"NoCharges", noCharges},
 	{"ManyCharges", manyCharges},

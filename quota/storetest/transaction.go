@@ -111,7 +111,8 @@ func duplicate(p *replay) {
 	p.checkResults(p.takeAll(0, algorithm, named, other, a), true, 3, 0, 1, 2)
 }
 
-// invalid: a limit that cannot be counted is an error, not a panic, and nothing is spent.
+// invalid: a limit that cannot be counted, or a Mode that is unknown or conflicts with the other
+// fields, is an error, not a panic, and nothing is spent.
 func invalid(p *replay) {
 	bad := []quota.Limit{
 		{},
@@ -131,6 +132,30 @@ func invalid(p *replay) {
 	for _, l := range bad {
 		p.takeError(p.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("bad", l, 1)}})
 		p.takeError(p.Context(), &quota.Transaction{Charges: []quota.Charge{good, p.charge("bad", l, 0)}})
+	}
+	for _, bad := range []quota.Transaction{
+		{Mode: quota.ModeForget + 1},
+		{Mode: 255},
+		{Mode: quota.ModePeek, Within: time.Hour},
+		{Mode: quota.ModeAtMost, Most: 1, Within: time.Hour},
+		{Mode: quota.ModeForce, Within: time.Hour},
+		{Mode: quota.ModeForget, Within: time.Hour},
+		{Mode: quota.ModeAtMost},
+		{Mode: quota.ModeAtMost, Most: -1},
+		{Most: 1},
+		{Mode: quota.ModePeek, Most: 1},
+		{Mode: quota.ModeForce, Most: 1},
+		{Mode: quota.ModeForget, Most: 1},
+		{Mode: quota.ModeAtMost, Most: 1, Charges: []quota.Charge{p.charge("", three, 0)}},
+		{Mode: quota.ModeAtMost, Most: 1, Charges: []quota.Charge{p.charge("", three, 1), p.charge("", one, -1)}},
+		{Mode: quota.ModeForce, Charges: []quota.Charge{p.charge("", three, -1)}},
+		{Charges: []quota.Charge{{Rule: "storetest", Limit: three, Cost: 1, Headroom: -1}}},
+		{Charges: []quota.Charge{{Rule: "storetest", Limit: three, Cost: 1, Headroom: 1}}, Within: time.Microsecond},
+	} {
+		if bad.Charges == nil {
+			bad.Charges = []quota.Charge{good}
+		}
+		p.takeError(p.Context(), &bad)
 	}
 	p.checkResults(p.takeOne("good", three, 0), true, 3)
 }
