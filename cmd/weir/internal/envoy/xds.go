@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -35,6 +36,7 @@ type XDS struct {
 // Bounds of the connection to the control plane.
 const (
 	maxUpdate   = 64 << 20 // bytes of a message
+	maxFaults   = 16 << 10 // bytes of the errors of an update; servers accept messages of 4 MiB
 	retry       = time.Second
 	probeServer = 6 * time.Minute // servers allow one probe of an idle connection in 5 minutes
 )
@@ -63,9 +65,10 @@ func (s *Service) follow(ctx context.Context) {
 		return
 	}
 	defer conn.Close()
+	rejected := "" // the errors of the last update, also if it came on an earlier stream
 	for last := ""; ctx.Err() == nil; pause(ctx) {
 		before := s.config.Load()
-		err := s.stream(ctx, conn)
+		err := s.stream(ctx, conn, &rejected)
 		if s.config.Load() != before {
 			last = ""
 		}
@@ -91,30 +94,35 @@ func (s *Service) limitsInForce() string {
 	return "there are no limits yet"
 }
 
-// stream applies updates until the stream breaks. An update with an error is rejected as a whole (NACK).
-func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn) error {
+// stream applies updates until the stream breaks. An update with an error is rejected as a whole
+// (NACK). The text of the error is kept in rejected, so that it is logged once.
+func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn, rejected *string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	client := sotw.NewADSClient(ctx, &core.Node{Id: s.xds.Node, UserAgentName: "weir"}, resource.RateLimitConfigType)
 	if err := client.InitConnect(conn); err != nil {
 		return err
 	}
-	for rejected := ""; ; {
+	for {
 		update, err := client.Fetch()
 		if err != nil {
 			return err
 		}
 		if err = s.apply(update.Resources); err == nil {
-			rejected, err = "", client.Ack()
+			*rejected, err = "", client.Ack()
 		} else {
-			if text := err.Error(); text != rejected {
-				rejected = text
+			text := err.Error()
+			if len(text) > maxFaults {
+				text = strings.ToValidUTF8(text[:maxFaults], "") + "…"
+			}
+			if text != *rejected {
+				*rejected = text
 				s.failures.Inc()
-				s.o.Logger.Error("envoy: limits not reloaded", "err", err)
+				s.o.Logger.Error("envoy: limits not reloaded", "err", text)
 			} else { // a server that uses the official library sends a rejected update again at once
 				pause(ctx)
 			}
-			err = client.Nack(rejected)
+			err = client.Nack(text)
 		}
 		if err != nil {
 			return err

@@ -223,6 +223,37 @@ func TestXDS(t *testing.T) {
 	}
 }
 
+// TestManyFaults: an update with more errors than a control plane can receive is rejected, and its
+// errors are logged once, also if the stream then breaks.
+func TestManyFaults(t *testing.T) {
+	p := newPlane(t)
+	p.start(t)
+	var log weirtest.Log
+	s := NewXDSService(XDS{Address: p.addr, Node: "node", Credentials: insecure.NewCredentials()}, memstore.New(memstore.Options{}),
+		Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan bool)
+	go func() { s.Watch(ctx); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	faulty := &config.RateLimitConfig{Name: "r", Domain: "d"}
+	for range 30_000 {
+		faulty.Descriptors = append(faulty.Descriptors, &config.RateLimitDescriptor{Key: strings.Repeat("ä", 100)})
+	}
+	p.send(t, []types.Resource{faulty})
+	p.waits(t, "nack, has : resource \"r\": $.descriptors[1]: two descriptors have the name d.ä")
+	p.server.Stop()
+	p.mu.Lock()
+	p.answers = nil
+	p.mu.Unlock()
+	p.start(t)
+	p.waits(t, "nack, has : ")
+	p.send(t, resources(t, "d: a 5 SECOND"))
+	p.waits(t, "ack 2")
+	if n := strings.Count(log.String(), "limits not reloaded"); n != 1 || len(log.String()) > 100<<10 {
+		t.Errorf("the errors are logged %d times, in %d bytes of log", n, len(log.String()))
+	}
+}
+
 // TestGatewayShapes: what Envoy Gateway makes of its policies is loaded: a key that has its value as a
 // name, one without a value, masked addresses, levels without a limit, rules in shadow, months and years.
 func TestGatewayShapes(t *testing.T) {
