@@ -7,7 +7,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -135,29 +134,10 @@ func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logge
 func openRules(path string, store weir.Store, o config.Options) (rules *config.File,
 	limit func(http.Handler) http.Handler, err error) {
 	o.Costs = costs
-	if rules, err = config.Open(path, store, o); err != nil {
-		return nil, nil, err
+	if rules, err = config.Open(path, store, o); err == nil {
+		limit, err = rules.HandlerOfAll()
 	}
-	limit, err = handlerOfAll(rules.HandlerOfAll)
 	return rules, limit, err
-}
-
-// handlerOfAll calls build, which is the method HandlerOfAll of a config.File. If this method
-// panics because the headers of the rules differ, handlerOfAll returns the error. Any other panic
-// is a bug, and is not recovered.
-func handlerOfAll(build func() func(http.Handler) http.Handler) (h func(http.Handler) http.Handler, err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case runtime.Error:
-			panic(p)
-		case error:
-			err = p
-		default:
-			panic(p)
-		}
-	}()
-	return build(), nil
 }
 
 // proxy returns the handler for clients. The handler forwards requests to upstream if the rules

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -317,37 +316,6 @@ func TestOriginal(t *testing.T) {
 	o, _ := forwarded(r)
 	if got := fmt.Sprint(o.Method, " ", o.Host, " ", o.URL, " ", o.URL.Query(), " ", o.ContentLength); got != "PUT api.example /a%2Fb?q=1 map[q:[1]] 0" {
 		t.Errorf("got %s", got)
-	}
-}
-
-// TestHandlerOfAll: if HandlerOfAll panics with an error, handlerOfAll returns the error. Any
-// other panic is a bug, and is not recovered.
-func TestHandlerOfAll(t *testing.T) {
-	differ := errors.New("the headers differ")
-	var none *url.URL
-	for _, tt := range []struct {
-		name   string
-		all    func() func(http.Handler) http.Handler
-		err    error
-		panics string
-	}{
-		{"an error", func() func(http.Handler) http.Handler { panic(differ) }, differ, ""},
-		{"a text", func() func(http.Handler) http.Handler { panic("bug") }, nil, "bug"},
-		{"a nil pointer", func() func(http.Handler) http.Handler { panic(none.Host) }, nil, "runtime error: invalid memory address or nil pointer dereference"},
-		{"no panic", func() func(http.Handler) http.Handler { return func(h http.Handler) http.Handler { return h } }, nil, ""},
-	} {
-		panicked := ""
-		h, err := func() (_ func(http.Handler) http.Handler, err error) {
-			defer func() {
-				if p := recover(); p != nil {
-					panicked = fmt.Sprint(p)
-				}
-			}()
-			return handlerOfAll(tt.all)
-		}()
-		if err != tt.err || panicked != tt.panics || (h == nil) != (tt.name != "no panic") {
-			t.Errorf("%s: got error %v, panic %q and a handler: %v; want error %v and panic %q", tt.name, err, panicked, h != nil, tt.err, tt.panics)
-		}
 	}
 }
 

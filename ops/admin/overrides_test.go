@@ -197,7 +197,9 @@ func TestTypedKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.HandlerOfAll()
+	if _, err := f.HandlerOfAll(); err != nil {
+		t.Fatal(err)
+	}
 	code := func() int {
 		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 		r.Header.Set("X-Api-Key", "sk-alice")

@@ -148,7 +148,7 @@ func (f *File) check() error {
 // Otherwise a program with a misspelled rule name would serve a route without limits. After a call
 // to Handler, a reload fails if it would remove one of these rules.
 func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
-	i := f.handler(names)
+	i := f.mustUse(names)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			f.current.Load().limiters[i].Handler(next).ServeHTTP(w, r)
@@ -158,10 +158,13 @@ func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 
 // HandlerOfAll returns middleware that charges all rules in the file together. It uses the rules in
 // force when a request arrives, so a reload may add and remove rules. All rules must have the same
-// headers setting. Otherwise HandlerOfAll panics, and a reload fails if it would make the settings
-// differ.
-func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
-	return f.Handler(all...)
+// headers setting. Otherwise HandlerOfAll returns an error, and a reload fails if it would make the
+// settings differ.
+func (f *File) HandlerOfAll() (func(http.Handler) http.Handler, error) {
+	if _, err := f.use(all); err != nil {
+		return nil, err
+	}
+	return f.Handler(all...), nil
 }
 
 // Admit returns a function that applies the named rules to a request, in the same way as
@@ -169,32 +172,41 @@ func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 // servers that do not use http.Handler, such as gRPC servers that use package weirgrpc. Admit
 // panics in the same cases as Handler.
 func (f *File) Admit(names ...string) func(*http.Request) (*weir.Admission, error) {
-	i := f.handler(names)
+	i := f.mustUse(names)
 	return func(r *http.Request) (*weir.Admission, error) { return f.current.Load().limiters[i].Admit(r) }
 }
 
 // all stands for the names of all rules. No rule has such a name.
 var all = []string{"\x00"}
 
-// handler returns the index of the limiter that has the named rules. If there is none yet, handler
-// makes it.
-func (f *File) handler(names []string) int {
+// mustUse is like use, but panics if there is an error.
+func (f *File) mustUse(names []string) int {
+	i, err := f.use(names)
+	if err != nil {
+		panic(err)
+	}
+	return i
+}
+
+// use returns the index of the limiter that has the named rules. If there is none yet, use makes
+// it.
+func (f *File) use(names []string) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i, n := range f.handlers {
 		if slices.Equal(n, names) {
-			return i
+			return i, nil
 		}
 	}
 	next := *f.current.Load()
 	l, err := f.limiter(next.rules, names)
 	if err != nil {
-		panic(err)
+		return 0, err
 	}
 	f.handlers = append(f.handlers, slices.Clone(names))
 	next.limiters = append(slices.Clip(next.limiters), l)
 	f.current.Store(&next)
-	return len(next.limiters) - 1
+	return len(next.limiters) - 1, nil
 }
 
 // Limiters returns the Limiters that the file's handlers currently use, for example for package

@@ -100,7 +100,9 @@ func ExampleFile_Reload() {
 	write("limits: [{name: api, enforce: 25%, config: [{limit: 50, period: 1m}]}]")
 	fmt.Println(rules.Reload())
 	fmt.Println(len(rules.Changed()), "changes, version", rules.Version(), "unused", rules.Unused())
-	rules.HandlerOfAll() // uses all rules, and later also the rules that a reload adds
+	if _, err = rules.HandlerOfAll(); err != nil { // uses all rules, and later also the rules that a reload adds
+		fmt.Println(err)
+	}
 	fmt.Println("unused", rules.Unused())
 	write("limits: [{name: api, config: [{limit: 50, perid: 1m}]}]")
 	_, err = rules.Reload()

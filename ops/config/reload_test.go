@@ -43,6 +43,16 @@ func newPage(t *testing.T, text string, o Options) *page {
 	return p
 }
 
+// all returns the middleware of all rules.
+func (p *page) all(t *testing.T) func(http.Handler) http.Handler {
+	t.Helper()
+	limit, err := p.HandlerOfAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limit
+}
+
 // write changes the text and reloads.
 func (p *page) write(text string) (Changes, error) {
 	p.MapFS["r.yaml"] = &fstest.MapFile{Data: []byte(text)}
@@ -301,10 +311,14 @@ func TestLimiters(t *testing.T) {
 }
 
 // TestHandlerOfAll: the handler of all rules enforces the rules that the file has after each
-// reload.
+// reload. If the rules cannot be charged together, it is an error.
 func TestHandlerOfAll(t *testing.T) {
+	differ := newPage(t, "limits: [{name: a, config: [{limit: 1, period: 1h}]}, {name: b, headers: ietf, config: [{limit: 1, period: 1h}]}]", Options{})
+	if h, err := differ.HandlerOfAll(); h != nil || err == nil || !strings.Contains(err.Error(), "their headers differ") {
+		t.Errorf("rules with different headers: got a handler: %v, error %v", h != nil, err)
+	}
 	p := newPage(t, limitOf(3), Options{})
-	h := p.HandlerOfAll()(ok)
+	h := p.all(t)(ok)
 	for _, step := range []struct {
 		file string
 		want []int
@@ -412,7 +426,7 @@ func TestWaitInFlight(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h := f.HandlerOfAll()(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(3 * time.Second) }))
+			h := (&page{File: f}).all(t)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(3 * time.Second) }))
 			var statuses [3]int
 			var wg sync.WaitGroup
 			for i := range statuses {
@@ -676,7 +690,7 @@ func TestLoaded(t *testing.T) {
 			if got := p.Loaded().Sub(opened); got != step.want {
 				t.Errorf("%q: got %v after Open, want %v", step.text, got, step.want)
 			}
-			p.HandlerOfAll() // a new handler leaves it as it was, too
+			p.all(t) // a new handler leaves it as it was, too
 			if got := fmt.Sprint(p.Changed()); got != step.changed {
 				t.Errorf("%q: got %s, want %s", step.text, got, step.changed)
 			}

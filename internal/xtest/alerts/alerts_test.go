@@ -110,7 +110,11 @@ func start(t *testing.T, text string, o weir.Options, store weir.Store, stores .
 	page := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	mux := http.NewServeMux()
 	mux.Handle("/", f.Handler("api")(page))
-	mux.Handle("/search", f.HandlerOfAll()(page))
+	all, err := f.HandlerOfAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux.Handle("/search", all(page))
 	p.Handler = mux
 	return p
 }
