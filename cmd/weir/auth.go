@@ -1,22 +1,28 @@
 package main
 
 import (
-	"log/slog"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seed83679106/weir/internal/sparse"
 )
 
-// envoyPrefix is the prefix of the paths that Envoy's ext_authz filter requests. The rest of
-// the path is the path of the original request, whose method and host Envoy sends, too.
-const envoyPrefix = "/auth/envoy"
+// The paths that proxies call. After envoyPrefix, Envoy's ext_authz filter sends the path of the
+// original request, whose method and host it sends, too.
+const (
+	authPath    = "/auth"
+	nginxPath   = "/auth/nginx"
+	nginxNoBody = "/auth/nginx/no-body"
+	envoyPrefix = "/auth/envoy"
+
+	authPaths = "call /auth/nginx from nginx, /auth/envoy from Envoy, and /auth from other proxies"
+)
 
 // auth handles the requests by which a proxy checks whether to forward a client's request. The
 // answer is 200, or a refusal with the header fields and the body for the client, in the form that
@@ -27,53 +33,58 @@ const envoyPrefix = "/auth/envoy"
 //
 // The gateway does not receive bodies, so a content-length cost is always 0. With free-preflights,
 // a preflight costs nothing only if it has no body. Because the gateway cannot know whether an
-// OPTIONS request has a body, it charges preflights, unless the proxy knows that a request has no
-// body and calls /auth/no-body, as nginx.conf does.
+// OPTIONS request has a body, it charges preflights, unless nginx knows that a request has no body
+// and calls /auth/nginx/no-body, as nginx.conf does.
 func (g *gateway) auth(next http.Handler) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(http.StatusOK)
 	}))
-	distrust, incomplete, tooLarge := sparse.Logger(g.logger), sparse.Logger(g.logger), sparse.Logger(g.logger)
-	parameters := parameterCheck{logger: sparse.Logger(g.logger)}
+	distrust, incomplete := sparse.Logger(g.logger), sparse.Logger(g.logger)
+	unknown, tooLarge := sparse.Logger(g.logger), sparse.Logger(g.logger)
+	var oldHTTP sync.Once
 	// A ServeMux would redirect paths that are not clean, such as /auth/envoy//a.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := answer{ResponseWriter: w, form: asIs, log: tooLarge}
 		var o *http.Request
 		missing := ""
 		switch path := r.URL.Path; {
-		case path == "/auth", path == "/auth/no-body":
-			o, missing = forwarded(r)
 		case path == envoyPrefix, strings.HasPrefix(path, envoyPrefix+"/"):
 			a.form = forEnvoy
 			o, missing = original(r, r.Method, strings.TrimPrefix(r.RequestURI, envoyPrefix), r.Host)
+		case path == nginxPath, path == nginxNoBody:
+			a.form = forNginx
+			o, missing = forwarded(r)
+		case path == authPath:
+			o, missing = forwarded(r)
+		case strings.HasPrefix(strings.ToLower(path), authPath):
+			unknown.Warn("weir: call of a proxy to an unknown path refused", "likely", "the path begins like /auth, but has a typo", "fix", authPaths)
+			g.reject(w, "path", http.StatusNotFound, "unknown path; "+authPaths)
+			return
 		default:
 			next.ServeHTTP(w, r)
 			return
 		}
-		if !g.trusts(r.RemoteAddr) {
+		switch {
+		case !g.trusts(r.RemoteAddr):
 			distrust.Warn("weir: proxy not in trusted-proxies refused", "addr", r.RemoteAddr,
 				"fix", "if it is your proxy, add its address to trusted-proxies in the limits file")
-			g.reject(w, "proxy", "your address is not in trusted-proxies")
+			g.reject(w, "proxy", http.StatusBadRequest, "your address is not in trusted-proxies")
 			return
-		}
-		if missing != "" {
+		case missing != "":
 			incomplete.Warn("weir: request of a proxy without a header field refused", "field", missing,
 				"fix", "set the field in the proxy, as the sample configurations do")
-			g.reject(w, "field", "the header field "+missing+" is missing")
+			g.reject(w, "field", http.StatusBadRequest, "the header field "+missing+" is missing")
 			return
+		case a.form == forNginx:
+			o.Header["Accept"] = []string{problemJSON}
+		case a.form == asIs && !r.ProtoAtLeast(1, 1):
+			oldHTTP.Do(func() {
+				g.logger.Warn("weir: refusals may have a form that the proxy cannot use", "likely",
+					"it is nginx, because it speaks HTTP/1.0", "effect", "nginx answers 500 instead of 429", "fix", authPaths)
+			})
 		}
-		if a.form != forEnvoy { // Envoy sends the query of the client
-			ok := false
-			if a.form, ok = parameters.form(r); !ok {
-				g.reject(w, "parameter", "the parameter refuse must be 429 or 403")
-				return
-			}
-			if a.form == forNginx {
-				o.Header["Accept"] = []string{problemJSON}
-			}
-		}
-		if r.URL.Path != "/auth/no-body" {
+		if r.URL.Path != nginxNoBody {
 			o.TransferEncoding = []string{"chunked"} // the request may have a body
 		}
 		limited.ServeHTTP(&a, o)
@@ -81,58 +92,21 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 	})
 }
 
-// newRejected returns the metric of requests to /auth that are answered with 400. No other metric
-// counts these requests, because no limit is applied to them.
+// newRejected returns the metric of calls of proxies that are not answered by the limits. No other
+// metric counts these calls.
 func newRejected() *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weir_auth_rejected_total",
-		Help: "Calls of /auth with an error of the proxy's configuration, which were answered with 400."}, []string{"reason"})
-	for _, reason := range []string{"proxy", "field", "parameter"} {
+		Help: "Calls of /auth with an error of the proxy's configuration, which were answered with 400 or 404."}, []string{"reason"})
+	for _, reason := range []string{"proxy", "field", "path"} {
 		c.WithLabelValues(reason)
 	}
 	return c
 }
 
 // reject sends the answer to a misconfigured proxy.
-func (g *gateway) reject(w http.ResponseWriter, reason, text string) {
+func (g *gateway) reject(w http.ResponseWriter, reason string, status int, text string) {
 	g.rejected.WithLabelValues(reason).Inc()
-	http.Error(w, text, http.StatusBadRequest)
-}
-
-// A parameterCheck logs query parameters of /auth that have no effect, each of them once. If the
-// proxy forwards the client's query, clients can choose these parameters.
-type parameterCheck struct {
-	logger *slog.Logger
-	known  sparse.Count
-}
-
-const refuse403 = "call /auth?refuse=403 from nginx, and /auth from other proxies"
-
-// form returns the form that the query of a request to /auth selects, or false if the query is invalid.
-func (p *parameterCheck) form(r *http.Request) (f form, ok bool) {
-	ok = true
-	for name, values := range r.URL.Query() {
-		text := name // without the value, which may come from a client
-		if name == "refuse" {
-			text += "=" + values[0]
-		}
-		text = strings.ToValidUTF8(text[:min(len(text), 64)], "")
-		switch {
-		case text == "refuse=403":
-			f = forNginx
-		case name != "refuse", values[0] == "429", values[0] == "":
-			if p.known.Add(text, 1, time.Now()) {
-				p.logger.Warn("weir: parameter of /auth without effect", "text", text, "fix", refuse403)
-			}
-		default:
-			p.logger.Warn("weir: request of a proxy with an invalid parameter refused", "text", text, "fix", refuse403)
-			ok = false
-		}
-	}
-	if f == asIs && !r.ProtoAtLeast(1, 1) && p.known.Add("", 1, time.Now()) {
-		p.logger.Warn("weir: refusals may have a form that the proxy cannot use", "likely",
-			"it is nginx, because it speaks HTTP/1.0", "effect", "nginx answers 500 instead of 429", "fix", refuse403)
-	}
-	return f, ok
+	http.Error(w, text, status)
 }
 
 func (g *gateway) trusts(peer string) bool {

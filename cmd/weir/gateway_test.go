@@ -198,24 +198,22 @@ func TestAuth(t *testing.T) {
 		return []string{"X-Forwarded-Method", "POST", "X-Forwarded-Uri", "/x", "X-Forwarded-For", client}
 	}
 	for _, tt := range []struct {
-		name, from, query string
+		name, from, path string
 		header            []string
 		status            int
 		retryAfter        string
 	}{
 		{"first", "127.0.0.1", "", asked("192.0.2.1"), 200, ""},
 		{"second", "127.0.0.1", "", asked("192.0.2.1"), 429, "60"},
-		{"for Traefik and Caddy", "127.0.0.1", "?refuse=429", asked("192.0.2.1"), 429, "60"},
-		{"for nginx", "127.0.0.1", "?refuse=403", asked("192.0.2.1"), 403, "60"},
-		{"a status that is neither", "127.0.0.1", "?refuse=401", asked("192.0.2.1"), 400, ""},
+		{"for nginx", "127.0.0.1", "/nginx", asked("192.0.2.1"), 403, "60"},
 		{"an address that the client forged, before that of the proxy", "127.0.0.1", "", asked("192.0.2.9, 192.0.2.1"), 429, "60"},
-		{"another client", "127.0.0.1", "?refuse=403", asked("192.0.2.2"), 200, ""},
+		{"another client", "127.0.0.1", "/nginx", asked("192.0.2.2"), 200, ""},
 		{"a URI that can't be parsed", "127.0.0.1", "", []string{"X-Forwarded-Method", "GET", "X-Forwarded-Uri", "%zz", "X-Forwarded-For", "192.0.2.2"}, 429, "60"},
 		{"a proxy that is not trusted", "127.0.0.2", "", asked("192.0.2.3"), 400, ""},
 		{"no client", "127.0.0.1", "", asked("")[:4], 400, ""},
 		{"no request", "127.0.0.1", "", nil, 400, ""},
 	} {
-		resp, body := get(t, from(t, tt.from), server.URL+"/auth"+tt.query, tt.header...)
+		resp, body := get(t, from(t, tt.from), server.URL+"/auth"+tt.path, tt.header...)
 		if resp.StatusCode != tt.status || resp.Header.Get("Retry-After") != tt.retryAfter {
 			t.Errorf("%s: got %d, Retry-After: %s, %s; want %d, %s", tt.name, resp.StatusCode, resp.Header.Get("Retry-After"), body, tt.status, tt.retryAfter)
 		}
@@ -243,9 +241,9 @@ func TestDialects(t *testing.T) {
 	}{
 		{"Traefik", "GET", "/auth", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "app.example", "X-Forwarded-Uri", "/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 429},
 		{"Caddy", "GET", "/auth?", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Proto", "http", "X-Forwarded-Host", "app.example", "X-Forwarded-Uri", "/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 429},
-		{"nginx, a whole URL of the client", "GET", "/auth?refuse=403", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Uri", "https://app.example/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 403},
+		{"nginx, a whole URL of the client", "GET", "/auth/nginx", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Uri", "https://app.example/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 403},
 		{"Envoy", "POST", "/auth/envoy/a?b=c", []string{"X-Forwarded-For", mine + ", 127.0.0.1", "Content-Length", "0"}, "POST app.example /a", 429},
-		{"Envoy, a path that is not clean", "POST", "/auth/envoy//a/../b?refuse=403", []string{"X-Forwarded-For", mine}, "POST app.example //a/../b", 429},
+		{"Envoy, a path that is not clean", "POST", "/auth/envoy//a/../b?q", []string{"X-Forwarded-For", mine}, "POST app.example //a/../b", 429},
 		{"Envoy, without a path", "GET", "/auth/envoy", []string{"X-Forwarded-For", mine}, "GET app.example ", 429},
 	} {
 		var saw *http.Request
@@ -309,7 +307,7 @@ func question(t *testing.T, method, url string, header []string) int {
 
 // TestOriginal: the rules see the method, host and URL of the request that the proxy describes.
 func TestOriginal(t *testing.T) {
-	r := httptest.NewRequest("GET", "http://gateway/auth?refuse=403", nil)
+	r := httptest.NewRequest("GET", "http://gateway/auth/nginx", nil)
 	for name, value := range map[string]string{"Method": "PUT", "Uri": "/a%2Fb?q=1", "Host": "api.example", "For": "192.0.2.1"} {
 		r.Header.Set("X-Forwarded-"+name, value)
 	}
@@ -439,10 +437,9 @@ func TestSparseLines(t *testing.T) {
 }
 
 // TestMiswiredProxies: what a proxy calls /auth with in error is logged by name with a fix, once if
-// the call still works, and each 400 is counted. A client whose query the proxy forwards does not flood
-// the log.
+// the call still works, and each refused call is counted.
 func TestMiswiredProxies(t *testing.T) {
-	const file, fields, nginx = "trusted-proxies", "as the sample configurations do", "/auth?refuse=403"
+	const file, fields, paths = "trusted-proxies", "as the sample configurations do", "call /auth/nginx from nginx"
 	for _, tt := range []struct {
 		name, from, path string
 		minor            int // of the version of HTTP/1
@@ -451,16 +448,16 @@ func TestMiswiredProxies(t *testing.T) {
 		reason           string // of the metric
 		log, fix         string // "" if nothing is logged
 	}{
-		{"nginx", "127.0.0.1:1", "/auth?refuse=403", 0, asking("192.0.2.1"), 200, "", "", ""},
+		{"nginx", "127.0.0.1:1", "/auth/nginx", 0, asking("192.0.2.1"), 200, "", "", ""},
 		{"Caddy", "127.0.0.1:1", "/auth", 1, asking("192.0.2.1"), 200, "", "", ""},
 		{"another proxy", "127.0.0.2:1", "/auth", 1, asking("192.0.2.1"), 400, "proxy", `addr=127.0.0.2:1`, file},
 		{"no field", "127.0.0.1:1", "/auth", 1, asking("192.0.2.1")[2:], 400, "field", "field=X-Forwarded-Method", fields},
-		{"another status", "127.0.0.1:1", "/auth?refuse=401", 1, asking("192.0.2.1"), 400, "parameter", `text="refuse=401"`, nginx},
-		{"the default", "127.0.0.1:1", "/auth?refuse=429", 1, asking("192.0.2.1"), 200, "", `text="refuse=429"`, nginx},
-		{"misspelt", "127.0.0.1:1", "/auth?refus=403", 1, asking("192.0.2.1"), 200, "", "text=refus ", nginx},
-		{"of the client", "127.0.0.1:1", "/auth?" + strings.Repeat("q", 1000) + "=secret", 1, asking("192.0.2.1"), 200, "", strings.Repeat("q", 64), nginx},
-		{"nginx without the parameter", "127.0.0.1:1", "/auth", 0, asking("192.0.2.1"), 200, "", "HTTP/1.0", nginx},
-		{"Envoy has the query of the client", "127.0.0.1:1", "/auth/envoy/?refuse=401", 1, asking("192.0.2.1"), 200, "", "", ""},
+		{"a slash at the end", "127.0.0.1:1", "/auth/", 1, asking("192.0.2.1"), 404, "path", "unknown path", paths},
+		{"another case", "127.0.0.1:1", "/Auth", 1, asking("192.0.2.1"), 404, "path", "unknown path", paths},
+		{"a path with the client's", "127.0.0.1:1", "/auth/nginx/secret", 1, asking("192.0.2.1"), 404, "path", "unknown path", paths},
+		{"nginx with the path of others", "127.0.0.1:1", "/auth", 0, asking("192.0.2.1"), 200, "", "HTTP/1.0", paths},
+		{"a path of another handler", "127.0.0.1:1", "/authors", 1, nil, 404, "path", "unknown path", paths},
+		{"no path of /auth", "127.0.0.1:1", "/au", 1, nil, 404, "", "", ""},
 	} {
 		g, _ := start(t, 20)
 		log := &weirtest.Log{}
@@ -483,7 +480,7 @@ func TestMiswiredProxies(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		internal.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		for _, reason := range []string{"proxy", "field", "parameter"} {
+		for _, reason := range []string{"proxy", "field", "path"} {
 			n := 0
 			if reason == tt.reason {
 				n = 3

@@ -328,7 +328,7 @@ func preflight(t *testing.T, client *http.Client, host, more string) *http.Respo
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	fmt.Fprintf(conn, "OPTIONS /auth/no-body?refuse=403 HTTP/1.1\r\nHost: %s\r\nOrigin: https://example.com\r\nAccess-Control-Request-Method: POST\r\n%s", host, more)
+	fmt.Fprintf(conn, "OPTIONS /auth/nginx/no-body HTTP/1.1\r\nHost: %s\r\nOrigin: https://example.com\r\nAccess-Control-Request-Method: POST\r\n%s", host, more)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -478,7 +478,7 @@ func TestRefusalBehindProxy(t *testing.T) {
 		if resp.Header.Get("Weir-Problem") != "" {
 			t.Errorf("%s: the client got the header fields for nginx: %v", tt.name, resp.Header)
 		}
-		for path, want := range map[string]int{"/auth/envoy": 429, "/auth": tt.status, "/auth?refuse=403": 403} {
+		for path, want := range map[string]int{"/auth/envoy": 429, "/auth": tt.status, "/auth/nginx": 403} {
 			header := append(asking(client), "X-Original-Method", "GET", "X-Original-Url", "http://a/")
 			resp, body := get(t, http.DefaultClient, p.internal.URL+path, header...)
 			size := 0
