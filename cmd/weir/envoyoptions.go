@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -102,8 +103,8 @@ func (o *envoyOptions) check(f *faults, redis bool) {
 func (o *envoyOptions) enabled() bool { return o.config != "" || o.xds != "" }
 
 // newService returns the service for Envoy's rate limit filter. The flags must have been checked.
-func (o *envoyOptions) newService(store quota.Store, logger *slog.Logger) (*envoy.Service, error) {
-	o.HeaderNames, o.Logger = [3]string(strings.Split(o.names, ",")), logger
+func (o *envoyOptions) newService(store quota.Store, registry *prometheus.Registry, logger *slog.Logger) (*envoy.Service, error) {
+	o.HeaderNames, o.Registerer, o.Logger = [3]string(strings.Split(o.names, ",")), registry, logger
 	if o.xds == "" {
 		return envoy.NewService(o.config, store, o.Options)
 	}

@@ -103,11 +103,10 @@ func newService(ctx context.Context, o *options, st *stores, logger *slog.Logger
 	}
 	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
 	if o.envoy.enabled() {
-		if s.envoy, err = o.envoy.newService(st.counter, logger); err != nil {
+		if s.envoy, err = o.envoy.newService(st.counter, g.registry, logger); err != nil {
 			return nil, nil, nil, err
 		}
 		g.health.limited = s.envoy.Loaded
-		g.registry.MustRegister(s.envoy)
 	}
 	return s, g, live, nil
 }

@@ -120,7 +120,7 @@ func TestXDSFlags(t *testing.T) {
 		if err := o.parse(strings.Fields("-envoy-xds tls://a:1 "+flags), nil, &bytes.Buffer{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := o.envoy.newService(nil, nil); err == nil || !strings.Contains(err.Error(), "no such file") {
+		if _, err := o.envoy.newService(nil, nil, nil); err == nil || !strings.Contains(err.Error(), "no such file") {
 			t.Errorf("%s: got %v", flags, err)
 		}
 	}

@@ -238,7 +238,7 @@ func TestNear(t *testing.T) {
 		{0, 5, 5, 0, 0, 0},
 		{1, 1, 0, 0, 0, 1},
 	} {
-		s := newMetrics().statsOf([3]string{"d", "k"})
+		s := newMetrics(nil).statsOf([3]string{"d", "k"})
 		s.count(tt.hits, tt.after, tt.quota, 0.8, true)
 		got := []uint64{value(t, s.total), value(t, s.within), value(t, s.near), value(t, s.over), value(t, s.shadowed)}
 		if want := []uint64{tt.hits, tt.within, tt.near, tt.over, tt.over}; !slices.Equal(got, want) {

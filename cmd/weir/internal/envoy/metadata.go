@@ -13,24 +13,28 @@ import (
 // its limit.
 func metadata(r *ratelimit.RateLimitRequest, ds []hit,
 	statuses []*ratelimit.RateLimitResponse_DescriptorStatus) *structpb.Struct {
-	var descriptors []*structpb.Value
+	var descriptors []any
 	for _, d := range r.Descriptors {
-		var entries []*structpb.Value
+		var entries []any
 		for _, e := range d.GetEntries() {
-			entries = append(entries, structpb.NewStringValue(e.GetKey()+"="+e.GetValue()))
+			entries = append(entries, e.GetKey()+"="+e.GetValue())
 		}
-		fields := map[string]*structpb.Value{"entries": list(entries)}
+		fields := map[string]any{"entries": entries}
 		if l := d.GetLimit(); l != nil {
-			fields["limit"] = structpb.NewStringValue(strings.TrimSpace(l.String()))
+			fields["limit"] = strings.TrimSpace(l.String())
 		}
 		if h := d.GetHitsAddend(); h != nil {
-			fields["hitsAddend"] = structpb.NewNumberValue(float64(h.Value))
+			fields["hitsAddend"] = h.Value
 		}
-		descriptors = append(descriptors, structpb.NewStructValue(&structpb.Struct{Fields: fields}))
+		descriptors = append(descriptors, fields)
 	}
-	fields := map[string]*structpb.Value{"domain": structpb.NewStringValue(r.Domain), "descriptors": list(descriptors)}
+	fields := map[string]any{"domain": r.Domain, "descriptors": descriptors}
 	if r.HitsAddend != 0 {
-		fields["hitsAddend"] = structpb.NewNumberValue(float64(r.HitsAddend))
+		fields["hitsAddend"] = r.HitsAddend
+	}
+	all, err := structpb.NewStruct(fields)
+	if err != nil { // a text is not UTF-8, which gRPC refuses
+		return nil
 	}
 	own := &structpb.Struct{}
 	for i := range ds {
@@ -39,13 +43,9 @@ func metadata(r *ratelimit.RateLimitRequest, ds []hit,
 		}
 	}
 	if len(own.Fields) > 0 {
-		fields["metadata"] = structpb.NewStructValue(own)
+		all.Fields["metadata"] = structpb.NewStructValue(own)
 	}
-	return &structpb.Struct{Fields: fields}
-}
-
-func list(values []*structpb.Value) *structpb.Value {
-	return structpb.NewListValue(&structpb.ListValue{Values: values})
+	return all
 }
 
 // addFields copies the fields of src into dst. If both have a field, the value in dst is kept,

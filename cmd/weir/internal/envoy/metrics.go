@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // prefix is the prefix of the names of the metrics. Envoy's service exports the same names to
@@ -15,8 +16,6 @@ const prefix = "ratelimit_service_"
 // metrics are the metrics of a service. Limits with equal labels share their metrics, even after a
 // reload.
 type metrics struct {
-	all []prometheus.Collector
-
 	total, within, near, over, shadowed, local *prometheus.CounterVec // of limits: see stats
 
 	globalShadow, noDomain, loads, failures prometheus.Counter
@@ -26,12 +25,11 @@ type metrics struct {
 	seconds  *prometheus.HistogramVec
 }
 
-func newMetrics() *metrics {
-	m := &metrics{}
+// newMetrics registers metrics with r, or with no registry if r is nil.
+func newMetrics(r prometheus.Registerer) *metrics {
+	m, with := &metrics{}, promauto.With(r)
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
-		m.all = append(m.all, c)
-		return c
+		return with.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
 	ofLimits := func(name, help string) *prometheus.CounterVec { return vec(name, help, "domain", "key1", "key2") }
 	counter := func(name, help string) prometheus.Counter { return vec(name, help).WithLabelValues() }
@@ -52,25 +50,10 @@ func newMetrics() *metrics {
 		"Calls answered with an error, because the store failed (redis_error) or the call was invalid (service_error).", "err_type")
 	m.storeErrors, m.callErrors = failed.WithLabelValues("redis_error"), failed.WithLabelValues("service_error")
 	m.requests = vec("total_requests", "Calls.", "grpc_method")
-	m.seconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "response_time_seconds",
+	m.seconds = with.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + "response_time_seconds",
 		Help:    "Time to answer a call.",
 		Buckets: append([]float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025}, prometheus.DefBuckets...)}, []string{"grpc_method"})
-	m.all = append(m.all, m.seconds)
 	return m
-}
-
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.all {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.all {
-		c.Collect(ch)
-	}
 }
 
 // observe counts a call that began at the given time. It is given the full name of the called

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/period"
@@ -29,77 +30,47 @@ var calendarUnits = map[ratelimit.RateLimitResponse_RateLimit_Unit]algorithms.Un
 }
 
 // ownLimit returns the limit that the metadata of a descriptor chooses, or nil if it chooses none.
-func ownLimit(metadata map[string]any, p *ratelimit.RateLimitResponse_RateLimit) (*quota.Limit, error) {
-	chosen, ok := metadata[ownField]
-	if !ok {
+func ownLimit(metadata *structpb.Struct, p *ratelimit.RateLimitResponse_RateLimit) (*quota.Limit, error) {
+	chosen := metadata.GetFields()[ownField]
+	if chosen == nil {
 		return nil, nil
 	}
-	fields, ok := chosen.(map[string]any)
-	if !ok {
+	if chosen.GetStructValue() == nil {
 		return nil, errors.New("want a mapping with algorithm, burst or timezone")
 	}
-	for name := range fields {
-		if !slices.Contains([]string{"algorithm", "burst", "timezone"}, name) {
+	algorithm, zone, burst := "", "", 0.0
+	for name, value := range chosen.GetStructValue().Fields {
+		switch name {
+		case "algorithm":
+			algorithm = fmt.Sprint(value.AsInterface())
+		case "timezone":
+			zone = fmt.Sprint(value.AsInterface())
+		case "burst":
+			if burst = value.GetNumberValue(); burst < 1 || burst > math.MaxUint32 || burst != math.Trunc(burst) {
+				return nil, fmt.Errorf("burst is %v; want 1 to %d", value.AsInterface(), uint32(math.MaxUint32))
+			}
+		default:
 			return nil, fmt.Errorf("unknown field %s; known are algorithm, burst and timezone", name)
 		}
 	}
-	l, err := algorithmOf(fields, p)
-	if err != nil {
-		return nil, err
-	}
-	if burst, ok := fields["burst"]; ok {
-		if l.Burst, err = wholeNumber(burst); err != nil {
-			return nil, err
-		}
-	}
-	return &l, l.Validate()
-}
-
-// algorithmOf returns a limit of p with the algorithm and the zone that the fields name.
-func algorithmOf(fields map[string]any, p *ratelimit.RateLimitResponse_RateLimit) (l quota.Limit, err error) {
-	zone, zoned := fields["timezone"]
-	name, named := fields["algorithm"]
-	if zoned && !named {
-		name = "calendar"
-	}
-	l = quota.Limit{Quota: int64(p.RequestsPerUnit), Period: periods[p.Unit]}
-	switch text, _ := name.(string); {
-	case text == "calendar":
-		location := time.UTC
-		if zoned {
-			location, err = time.LoadLocation(fmt.Sprint(zone))
-		}
+	l := quota.Limit{Quota: int64(p.RequestsPerUnit), Period: periods[p.Unit], Algorithm: algorithms.ByName(algorithm)}
+	switch {
+	case algorithm == "calendar", algorithm == "" && zone != "":
+		location, err := time.LoadLocation(zone) // without a zone, UTC
 		unit, ok := calendarUnits[p.Unit]
 		if !ok || err != nil {
-			return l, errors.Join(err,
+			return nil, errors.Join(err,
 				fmt.Errorf("a calendar needs a day, week or month, and perhaps a zone; got %v, %v", p.Unit, zone))
 		}
-		return algorithms.Calendar(l.Quota, unit, location), nil
-	case zoned:
-		return l, errors.New("only the algorithm calendar has a timezone")
-	default:
-		l.Algorithm = algorithms.ByName(text)
-		if l.Algorithm == nil || l.InFlight() {
-			known := slices.DeleteFunc(algorithms.Names(), func(name string) bool { return name == "in-flight" })
-			return l, fmt.Errorf("algorithm is %v; want calendar, %s", name, strings.Join(known, ", "))
-		}
+		l = algorithms.Calendar(l.Quota, unit, location)
+	case zone != "":
+		return nil, errors.New("only the algorithm calendar has a timezone")
+	case l.Algorithm == nil, l.InFlight():
+		known := slices.DeleteFunc(algorithms.Names(), func(name string) bool { return name == "in-flight" })
+		return nil, fmt.Errorf("algorithm is %v; want calendar, %s", algorithm, strings.Join(known, ", "))
 	}
-	return l, nil
-}
-
-// wholeNumber returns a number from a YAML file or from a message.
-func wholeNumber(v any) (int64, error) {
-	switch n := v.(type) {
-	case uint64:
-		if n <= math.MaxUint32 {
-			return int64(n), nil
-		}
-	case float64:
-		if n >= 1 && n <= math.MaxUint32 && n == math.Trunc(n) {
-			return int64(n), nil
-		}
-	}
-	return 0, fmt.Errorf("burst is %v; want 1 to %d", v, uint32(math.MaxUint32))
+	l.Burst = int64(burst)
+	return &l, l.Validate()
 }
 
 // decidedByOwn sets the fields of the descriptor from the decision of its own algorithm. If the

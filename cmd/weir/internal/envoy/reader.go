@@ -64,8 +64,7 @@ func (r *reader) read() {
 	var y fileYAML
 	var err error
 	if r.tree, err = parser.Parse(tokens, 0); err == nil {
-		if tooManyAliases(r.tree) {
-			r.faultIn(1, "the aliases of the file stand for more than %d values", maxAliased)
+		if r.check(); len(r.errs) > 0 {
 			return
 		}
 		err = yaml.UnmarshalWithOptions(r.file.data, &y, yaml.Strict())
@@ -73,16 +72,6 @@ func (r *reader) read() {
 	if err != nil {
 		f := configfile.FaultOf(err)
 		r.faultIn(f.Line, "%s", f.Text)
-		return
-	}
-	for i, doc := range r.tree.Docs {
-		if i > 0 && doc.Body != nil {
-			r.faultIn(configfile.First(doc.Body).Position.Line, "a second document; want one in each file")
-			return
-		}
-		ast.Walk((*fields)(r), doc)
-	}
-	if len(r.errs) > 0 {
 		return
 	}
 	r.add(&y)
@@ -107,23 +96,63 @@ func (r *reader) add(y *fileYAML) {
 	r.descriptors(n, y.Descriptors, "$", []string{domain})
 }
 
-// fields is an ast.Visitor for errors that yaml.Unmarshal does not find: yaml.Unmarshal ignores
-// fields whose names are not strings, such as 0.25, and rounds some numbers.
-type fields reader
+// maxAliased is the maximum number of nodes to which the aliases in a file may expand. If aliases
+// contain other aliases, a few lines can expand to more nodes than fit into memory.
+const maxAliased = 100_000
 
-func (f *fields) Visit(n ast.Node) ast.Visitor {
-	if v, ok := n.(*ast.MappingValueNode); ok {
-		line := configfile.First(v).Position.Line
-		if _, isFloat := v.Value.(*ast.FloatNode); isFloat && v.Key.GetToken().Value == "requests_per_unit" {
-			(*reader)(f).faultIn(line, "requests_per_unit is %s; want a whole number", v.Value.GetToken().Value)
+// check adds the errors that yaml.Unmarshal does not find.
+func (r *reader) check() {
+	c := checker{reader: r, anchors: map[string]int{}}
+	for i, doc := range r.tree.Docs {
+		if i > 0 && doc.Body != nil {
+			r.faultIn(configfile.First(doc.Body).Position.Line, "a second document; want one in each file")
+			return
 		}
-		switch v.Key.(type) {
-		case *ast.StringNode, *ast.MergeKeyNode:
-		default:
-			(*reader)(f).faultIn(line, "unknown field %s", v.Key.GetToken().Value)
-		}
+		ast.Walk(&c, doc)
 	}
-	return f
+	if c.aliased > maxAliased {
+		r.errs = nil
+		r.faultIn(1, "the aliases of the file stand for more than %d values", maxAliased)
+	}
+}
+
+// A checker is an ast.Visitor that counts nodes.
+type checker struct {
+	*reader
+	nodes, aliased int            // the nodes so far, and those to which the aliases so far expand
+	anchors        map[string]int // to how many nodes an alias of each anchor expands
+}
+
+func (c *checker) Visit(n ast.Node) ast.Visitor {
+	c.nodes++
+	switch n := n.(type) {
+	case *ast.MappingValueNode:
+		c.field(n)
+	case *ast.AnchorNode:
+		name, before := n.Name.GetToken().Value, c.nodes+c.aliased
+		c.anchors[name] = maxAliased + 1 // an alias within its own anchor would expand forever
+		ast.Walk(c, n.Value)
+		c.anchors[name] = c.nodes + c.aliased - before
+		return nil
+	case *ast.AliasNode:
+		c.aliased = min(c.aliased+c.anchors[n.Value.GetToken().Value], maxAliased+1)
+		return nil
+	}
+	return c
+}
+
+// field adds an error for a number that yaml.Unmarshal would round, and for a name that is not a
+// string, such as 0.25, which it would ignore.
+func (r *reader) field(n *ast.MappingValueNode) {
+	line := configfile.First(n).Position.Line
+	if _, isFloat := n.Value.(*ast.FloatNode); isFloat && n.Key.GetToken().Value == "requests_per_unit" {
+		r.faultIn(line, "requests_per_unit is %s; want a whole number", n.Value.GetToken().Value)
+	}
+	switch n.Key.(type) {
+	case *ast.StringNode, *ast.MergeKeyNode:
+	default:
+		r.faultIn(line, "unknown field %s", n.Key.GetToken().Value)
+	}
 }
 
 // descriptors adds the descriptors in list to the children of n. The YAML path of n in the file is
@@ -197,7 +226,7 @@ func (r *reader) limit(d *descriptorYAML, path string, names []string) *limit {
 		unlimited: y.Unlimited, shadow: d.ShadowMode, quota: d.QuotaMode, metadata: metadata,
 		labels: [3]string{names[0], names[1], strings.Join(names[2:], ".")},
 	}
-	if l.own, err = ownLimit(d.Metadata, l.proto); err != nil {
+	if l.own, err = ownLimit(metadata, l.proto); err != nil {
 		r.errorf(path, "metadata.%s: %v", ownField, err)
 	}
 	for i, replaced := range y.Replaces {
@@ -261,52 +290,4 @@ func (t *text) UnmarshalYAML(n ast.Node) error {
 		return &yaml.SyntaxError{Message: "want a text or a number here", Token: n.GetToken()}
 	}
 	return nil
-}
-
-// maxAliased is the maximum number of nodes to which the aliases in a file may expand. If aliases
-// contain other aliases, a few lines can expand to more nodes than fit into memory.
-const maxAliased = 100_000
-
-// A sizer counts the nodes to which the aliases of a file expand.
-type sizer struct {
-	anchors map[string]int // the sizes of the anchors so far
-	aliased int
-}
-
-// tooManyAliases reports whether the aliases of a file expand to more than maxAliased nodes, or
-// contain themselves.
-func tooManyAliases(f *ast.File) bool {
-	s := sizer{anchors: map[string]int{}}
-	for _, doc := range f.Docs {
-		s.size(doc.Body)
-	}
-	return s.aliased > maxAliased
-}
-
-// size returns the number of nodes to which n expands, and adds the nodes of aliases to s.aliased.
-func (s *sizer) size(n ast.Node) int {
-	size := 1
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		for _, v := range n.Values {
-			size += s.size(v)
-		}
-	case *ast.MappingValueNode:
-		size += s.size(n.Key) + s.size(n.Value)
-	case *ast.SequenceNode:
-		for _, v := range n.Values {
-			size += s.size(v)
-		}
-	case *ast.TagNode:
-		size += s.size(n.Value)
-	case *ast.AnchorNode:
-		name := n.Name.GetToken().Value
-		s.anchors[name] = maxAliased + 1 // an alias within its own anchor would expand forever
-		size += s.size(n.Value)
-		s.anchors[name] = size
-	case *ast.AliasNode:
-		size += s.anchors[n.Value.GetToken().Value]
-		s.aliased = min(s.aliased+size, maxAliased+1)
-	}
-	return min(size, maxAliased+1)
 }

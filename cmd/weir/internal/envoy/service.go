@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -26,16 +28,17 @@ import (
 
 // Options are the options of NewService. The zero Options are ready to use.
 type Options struct {
-	Merge         bool          // allow several files to have descriptors of the same domain
-	Shadow        bool          // count hits, but answer OK instead of OVER_LIMIT
-	Quota         bool          // treat all descriptors as if they had quota_mode
-	Headers       bool          // make Envoy add header fields about the limit to responses
-	HeaderNames   [3]string     // the names of these fields; the zero value means HeaderNames
-	Metadata      bool          // answer with dynamic metadata: the descriptors, and the metadata of descriptors within their limits
-	Near          float64       // fraction of a limit above which the metrics count hits as near the limit, at most 1; 0 means 0.8
-	Over          int           // maximum number of counters above their limit that are remembered, each until its window ends; 0 means none
-	ConnectionAge time.Duration // age at which clients must connect again; 0 means never
-	Logger        *slog.Logger  // nil means slog.Default()
+	Merge         bool                  // allow several files to have descriptors of the same domain
+	Shadow        bool                  // count hits, but answer OK instead of OVER_LIMIT
+	Quota         bool                  // treat all descriptors as if they had quota_mode
+	Headers       bool                  // make Envoy add header fields about the limit to responses
+	HeaderNames   [3]string             // the names of these fields; the zero value means HeaderNames
+	Metadata      bool                  // answer with dynamic metadata: the descriptors, and the metadata of descriptors within their limits
+	Near          float64               // fraction of a limit above which the metrics count hits as near the limit, at most 1; 0 means 0.8
+	Over          int                   // maximum number of counters above their limit that are remembered, each until its window ends; 0 means none
+	ConnectionAge time.Duration         // age at which clients must connect again; 0 means never
+	Logger        *slog.Logger          // nil means slog.Default()
+	Registerer    prometheus.Registerer // registers the metrics; nil means that they are not exported
 }
 
 // A Service answers the calls of Envoy's rate limit filter. It is safe for concurrent use.
@@ -50,7 +53,7 @@ type Service struct {
 	o     Options
 
 	mu     sync.Mutex // held while files are loaded
-	data   []byte     // the files as last read, even if they had an error
+	files  []file     // as last read, even if they had an error
 	config atomic.Pointer[Config]
 	*metrics
 	overrides *stats // counts the hits of all limits that come with descriptors of calls
@@ -73,7 +76,7 @@ func newService(store quota.Store, o Options) *Service {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	m := newMetrics()
+	m := newMetrics(o.Registerer)
 	o.Near, o.HeaderNames = cmp.Or(o.Near, 0.8), cmp.Or(o.HeaderNames, HeaderNames)
 	s := &Service{
 		Health: health.NewServer(), store: store, o: o, metrics: m, overrides: m.statsOf([3]string{"", "override"}),
@@ -97,15 +100,11 @@ func (s *Service) Reload() error {
 	if err != nil {
 		return err
 	}
-	var data []byte
-	for _, f := range files {
-		data = append(append(append(data, f.path...), 0), f.data...)
-		data = append(data, 0)
-	}
-	if s.data != nil && bytes.Equal(data, s.data) {
+	same := func(a, b file) bool { return a.path == b.path && bytes.Equal(a.data, b.data) }
+	if slices.EqualFunc(files, s.files, same) {
 		return nil
 	}
-	s.data = data
+	s.files = files
 	c, err := parse(files, s.o.Merge)
 	if err != nil {
 		s.failures.Inc()

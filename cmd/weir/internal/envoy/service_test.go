@@ -19,6 +19,7 @@ import (
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -59,8 +60,9 @@ func stores(t *testing.T) map[string]quota.Store {
 // A client is a gRPC client that is connected to the service s.
 type client struct {
 	ratelimit.RateLimitServiceClient
-	s    *Service
-	conn *grpc.ClientConn
+	s        *Service
+	conn     *grpc.ClientConn
+	registry *prometheus.Registry
 }
 
 // dial starts a service, and returns a client of it. The argument text is the content of the file
@@ -68,7 +70,8 @@ type client struct {
 func dial(t *testing.T, text string, store quota.Store, o Options) *client {
 	t.Helper()
 	inOne(24*time.Hour, 30*time.Second)
-	o.Logger = slog.New(slog.DiscardHandler)
+	registry := prometheus.NewPedanticRegistry()
+	o.Logger, o.Registerer = slog.New(slog.DiscardHandler), registry
 	s, err := NewService(write(t, filepath.Join(t.TempDir(), "f.yaml"), text), store, o)
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +88,7 @@ func dial(t *testing.T, text string, store quota.Store, o Options) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return &client{ratelimit.NewRateLimitServiceClient(conn), s, conn}
+	return &client{ratelimit.NewRateLimitServiceClient(conn), s, conn, registry}
 }
 
 func write(t *testing.T, path, text string) string {

@@ -74,7 +74,11 @@ func (s *Service) follow(ctx context.Context) {
 		}
 		if text := err.Error(); ctx.Err() == nil && text != last {
 			last = text
-			s.o.Logger.Warn("envoy: no connection to the control plane", "err", err, "effect", s.limitsInForce())
+			effect := "the last limits stay in force"
+			if !s.Loaded() {
+				effect = "there are no limits yet"
+			}
+			s.o.Logger.Warn("envoy: no connection to the control plane", "err", err, "effect", effect)
 		}
 	}
 }
@@ -85,13 +89,6 @@ func pause(ctx context.Context) {
 	case <-ctx.Done():
 	case <-time.After(retry):
 	}
-}
-
-func (s *Service) limitsInForce() string {
-	if s.Loaded() {
-		return "the last limits stay in force"
-	}
-	return "there are no limits yet"
 }
 
 // stream applies updates until the stream breaks. An update with an error is rejected as a whole
