@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -22,21 +24,45 @@ func certificatesIn(flag, file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// clientFiles are the files of a TLS client. Each may be empty.
-type clientFiles struct{ ca, cert, key string }
+// A tlsClient holds the flags of a TLS client, whose names begin with the prefix.
+type tlsClient struct {
+	prefix                    string
+	ca, cert, key, serverName string
+}
 
-// set makes a client verify the server with the CA certificates in the files, and present the
-// client certificate. The flags are called -prefix-ca and -prefix-cert.
-func (f clientFiles) set(config *tls.Config, prefix string) (err error) {
-	if f.ca != "" {
-		if config.RootCAs, err = certificatesIn(prefix+"-ca", f.ca); err != nil {
+// flags adds the flags of a client of the given server, whose address another flag has.
+func (c *tlsClient) flags(fs *flag.FlagSet, prefix, server, addrFlag string) {
+	c.prefix = prefix
+	fs.StringVar(&c.ca, prefix+"-ca", "",
+		"`file` of the CA certificates that verify the certificate of "+server+", read at startup; without it, those of the system are used")
+	fs.StringVar(&c.cert, prefix+"-cert", "",
+		"`file` of the client certificate that weir shows "+server+", read again when it changes")
+	fs.StringVar(&c.key, prefix+"-key", "", "`file` of the private key of -"+prefix+"-cert")
+	fs.StringVar(&c.serverName, prefix+"-server-name", "",
+		"`name` in the certificate of "+server+", if it differs from the host in -"+addrFlag)
+}
+
+// check adds the errors that are not found when each flag is parsed separately. If secure is false,
+// the client does not use TLS, and needs is what would make it.
+func (c *tlsClient) check(f *faults, secure bool, needs string) {
+	f.pair(c.prefix+"-cert", c.cert, c.prefix+"-key", c.key)
+	if !secure && c.ca+c.cert+c.serverName != "" {
+		f.add("-%[1]s-ca, -%[1]s-cert and -%[1]s-server-name need %[2]s", c.prefix, needs)
+	}
+}
+
+// set makes a client apply the flags.
+func (c *tlsClient) set(config *tls.Config) (err error) {
+	config.ServerName = cmp.Or(c.serverName, config.ServerName)
+	if c.ca != "" {
+		if config.RootCAs, err = certificatesIn(c.prefix+"-ca", c.ca); err != nil {
 			return err
 		}
 	}
-	if f.cert != "" {
-		cert, err := loadCertificate(f.cert, f.key)
+	if c.cert != "" {
+		cert, err := loadCertificate(c.cert, c.key)
 		if err != nil {
-			return fmt.Errorf("-%s-cert: %w", prefix, err)
+			return fmt.Errorf("-%s-cert: %w", c.prefix, err)
 		}
 		config.GetClientCertificate = cert.client
 	}
@@ -56,12 +82,20 @@ type certificate struct {
 
 func loadCertificate(certFile, keyFile string) (*certificate, error) {
 	c := &certificate{certFile: certFile, keyFile: keyFile}
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err != nil {
-		return nil, err
+	return c, c.load()
+}
+
+// load loads the certificate if its file has changed.
+func (c *certificate) load() error {
+	info, err := os.Stat(c.certFile)
+	if err != nil || info.ModTime().Equal(c.read) {
+		return err
 	}
-	c.pair, c.read = &pair, modified(certFile)
-	return c, nil
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err == nil {
+		c.pair, c.read = &pair, info.ModTime()
+	}
+	return err
 }
 
 // client is used as tls.Config.GetClientCertificate.
@@ -77,20 +111,7 @@ func (c *certificate) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, er
 	defer c.mu.Unlock()
 	if now := time.Now(); now.Sub(c.looked) >= time.Second {
 		c.looked = now
-		if at := modified(c.certFile); !at.Equal(c.read) {
-			if pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile); err == nil {
-				c.pair, c.read = &pair, at
-			}
-		}
+		c.load()
 	}
 	return c.pair, nil
-}
-
-// modified returns when a file was last changed, or the zero time if that is unknown.
-func modified(path string) time.Time {
-	info, err := os.Stat(path)
-	if err != nil {
-		return time.Time{}
-	}
-	return info.ModTime()
 }

@@ -28,7 +28,8 @@ type envoyOptions struct {
 
 	clientCA, clientName string
 
-	xds, xdsNode, xdsCA, xdsCert, xdsKey, xdsName string
+	xds, xdsNode string
+	xdsTLS       tlsClient
 }
 
 func (o *envoyOptions) flags(fs *flag.FlagSet) {
@@ -40,13 +41,7 @@ func (o *envoyOptions) flags(fs *flag.FlagSet) {
 		"`address` of a control plane that has the limits, such as Envoy Gateway, in place of -envoy-config; with TLS, tls://host:port")
 	fs.StringVar(&o.xdsNode, "envoy-xds-node", "envoy-ratelimit",
 		"`id` by which the control plane of -envoy-xds knows this service")
-	fs.StringVar(&o.xdsCA, "envoy-xds-ca", "",
-		"`file` of the CA certificates that verify the control plane, read at startup; without it, those of the system are used")
-	fs.StringVar(&o.xdsCert, "envoy-xds-cert", "",
-		"`file` of the client certificate that weir shows the control plane, read again when it changes")
-	fs.StringVar(&o.xdsKey, "envoy-xds-key", "", "`file` of the private key of -envoy-xds-cert")
-	fs.StringVar(&o.xdsName, "envoy-xds-name", "",
-		"DNS `name` in the certificate of the control plane, if it differs from the host in -envoy-xds")
+	o.xdsTLS.flags(fs, "envoy-xds", "the control plane", "envoy-xds")
 	fs.BoolVar(&o.Merge, "envoy-merge-domains", false,
 		"allow several files of -envoy-config to have descriptors of the same domain")
 	fs.BoolVar(&o.Shadow, "envoy-shadow", false, "count the hits of Envoy's calls, but answer all calls with OK")
@@ -73,6 +68,7 @@ var fieldName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
 // check adds the errors that are not found when each flag is parsed separately.
 func (o *envoyOptions) check(f *faults, redis bool) {
+	o.xdsTLS.check(f, strings.HasPrefix(o.xds, tlsScheme), "an -envoy-xds that begins with "+tlsScheme)
 	usual := o.names == strings.Join(envoy.HeaderNames[:], ",")
 	names := strings.Split(o.names, ",")
 	if len(names) != 3 || slices.ContainsFunc(names, func(name string) bool { return !fieldName.MatchString(name) }) {
@@ -88,9 +84,6 @@ func (o *envoyOptions) check(f *faults, redis bool) {
 		{o.clientCA != "" && !strings.HasPrefix(o.addr, tlsScheme), "-envoy-client-ca needs an -envoy-rls that begins with " + tlsScheme},
 		{o.clientName != "" && o.clientCA == "", "-envoy-client-name needs -envoy-client-ca"},
 		{o.config != "" && o.xds != "", "-envoy-config and -envoy-xds exclude each other"},
-		{(o.xdsCert == "") != (o.xdsKey == ""), "-envoy-xds-cert and -envoy-xds-key need each other"},
-		{o.xdsCA+o.xdsCert+o.xdsName != "" && !strings.HasPrefix(o.xds, tlsScheme),
-			"-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need an -envoy-xds that begins with " + tlsScheme},
 		{!o.enabled() && o.anySet(), "the flags that begin with -envoy- need -envoy-config or -envoy-xds"},
 	} {
 		if fault.is {
@@ -111,8 +104,8 @@ func (o *envoyOptions) newService(store quota.Store, registry *prometheus.Regist
 	address, secure := strings.CutPrefix(o.xds, tlsScheme)
 	x := envoy.XDS{Address: address, Node: o.xdsNode, Credentials: insecure.NewCredentials()}
 	if secure {
-		config := &tls.Config{ServerName: o.xdsName}
-		if err := (clientFiles{o.xdsCA, o.xdsCert, o.xdsKey}).set(config, "envoy-xds"); err != nil {
+		config := new(tls.Config)
+		if err := o.xdsTLS.set(config); err != nil {
 			return nil, err
 		}
 		x.Credentials = credentials.NewTLS(config)

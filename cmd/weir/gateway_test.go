@@ -199,9 +199,9 @@ func TestAuth(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, from, path string
-		header            []string
-		status            int
-		retryAfter        string
+		header           []string
+		status           int
+		retryAfter       string
 	}{
 		{"first", "127.0.0.1", "", asked("192.0.2.1"), 200, ""},
 		{"second", "127.0.0.1", "", asked("192.0.2.1"), 429, "60"},

@@ -345,7 +345,7 @@ var flagTables = []struct{ title, flags string }{
 	{"The service", "limits upstream addr auth-addr admin-addr admin-token admin-token-file key-secret key-secret-file tls-cert tls-key header-timeout read-timeout body-pause idle-timeout max-keys log-level log-format log-refusals shutdown-delay shutdown-timeout"},
 	{"Redis", "redis-addrs redis-down redis-ready-after replicas redis-timeout redis-prefix redis-send-time redis-lock-keys redis-username redis-password redis-password-file redis-db redis-is-cluster-mode " +
 		"redis-master-name redis-sentinel-username redis-sentinel-password redis-sentinel-password-file redis-tls redis-tls-ca redis-tls-cert redis-tls-key redis-tls-server-name"},
-	{"Envoy's rate limit filter", "envoy-config envoy-xds envoy-xds-node envoy-xds-ca envoy-xds-cert envoy-xds-key envoy-xds-name envoy-rls envoy-merge-domains envoy-over envoy-headers envoy-header-names envoy-metadata envoy-shadow envoy-quota envoy-near envoy-connection-age envoy-client-ca envoy-client-name"},
+	{"Envoy's rate limit filter", "envoy-config envoy-xds envoy-xds-node envoy-xds-ca envoy-xds-cert envoy-xds-key envoy-xds-server-name envoy-rls envoy-merge-domains envoy-over envoy-headers envoy-header-names envoy-metadata envoy-shadow envoy-quota envoy-near envoy-connection-age envoy-client-ca envoy-client-name"},
 	{"The connections to Redis", ""},
 }
 

@@ -194,6 +194,13 @@ func (f *faults) atLeast(fs *flag.FlagSet, least int, names ...string) {
 	}
 }
 
+// pair adds an error if only one of two flags is set.
+func (f *faults) pair(name, value, other, otherValue string) {
+	if (value == "") != (otherValue == "") {
+		f.add("-%s and -%s need each other", name, other)
+	}
+}
+
 // secret adds an error if a secret is invalid, unless it is empty. White space at the end of a
 // secret is an error, because it probably comes from a file: operators would not send it, and the
 // secret of another replica may lack it.
@@ -260,9 +267,7 @@ func (o *options) upstreamURL(f *faults) *url.URL {
 // checkAddrs checks the URL and the addresses.
 func (o *options) checkAddrs(f *faults) {
 	u := o.upstreamURL(f)
-	if (o.tlsCert == "") != (o.tlsKey == "") {
-		f.add("-tls-cert and -tls-key need each other")
-	}
+	f.pair("tls-cert", o.tlsCert, "tls-key", o.tlsKey)
 	for _, a := range []struct {
 		flag, addr string
 		used       bool

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -34,10 +33,9 @@ type redisOptions struct {
 
 	sendTime, lockKeys bool
 
-	tls                    bool
-	tlsCA, tlsCert, tlsKey string
-	tlsServerName          string
-	passwordFile           string
+	tls          bool
+	tlsClient    tlsClient
+	passwordFile string
 
 	client redis.UniversalOptions // what the flags of clientFields set
 	given  []string               // the fields of client whose flags were given
@@ -103,13 +101,7 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.lockKeys, "redis-lock-keys", false,
 		"make Upstash lock only the keys that a script uses; Redis and Valkey reject such scripts")
 	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis over TLS")
-	fs.StringVar(&o.tlsCA, "redis-tls-ca", "",
-		"`file` of the CA certificates that verify the certificate of Redis; without it, those of the system are used")
-	fs.StringVar(&o.tlsCert, "redis-tls-cert", "",
-		"`file` of the client certificate that weir shows Redis, read again when it changes")
-	fs.StringVar(&o.tlsKey, "redis-tls-key", "", "`file` of the private key of -redis-tls-cert")
-	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "",
-		"`name` in the certificate of Redis, if it differs from the host in -redis-addrs")
+	o.tlsClient.flags(fs, "redis-tls", "Redis", "redis-addrs")
 	fileFlag(fs, &o.passwordFile, "redis-password", "for each new connection")
 	fileFlag(fs, new(string), "redis-sentinel-password", "at startup")
 	o.client = *redisstore.ClientOptions(0)
@@ -142,8 +134,8 @@ func (o *redisOptions) String() string {
 // split returns the addresses.
 func (o *redisOptions) split() []string { return strings.Split(o.addrs, ",") }
 
-// secure reports whether the first address is a URL for TLS.
-func (o *redisOptions) secure() bool { return strings.HasPrefix(o.addrs, "rediss://") }
+// secure reports whether the connections use TLS.
+func (o *redisOptions) secure() bool { return o.tls || strings.HasPrefix(o.addrs, "rediss://") }
 
 // set records that the flag of this name was given, if the flag sets a field of o.client.
 func (o *redisOptions) set(name string) {
@@ -179,12 +171,7 @@ func (o *redisOptions) check(f *faults) {
 			f.add("-%s and -redis-addrs have different values", flagOf(field))
 		}
 	}
-	if (o.tlsCert == "") != (o.tlsKey == "") {
-		f.add("-redis-tls-cert and -redis-tls-key need each other")
-	}
-	if !o.tls && !o.secure() && (o.tlsCA != "" || o.tlsCert != "" || o.tlsServerName != "") {
-		f.add("-redis-tls-ca, -redis-tls-cert and -redis-tls-server-name need -redis-tls, or a URL that begins with rediss://")
-	}
+	o.tlsClient.check(f, o.secure(), "-redis-tls, or a URL that begins with rediss://")
 }
 
 // universal returns the options of the Redis client.
@@ -199,17 +186,13 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 			return u.Username, password, err
 		}
 	}
-	if !o.tls && !o.secure() {
+	if !o.secure() {
 		return u, nil
 	}
 	if u.TLSConfig == nil {
 		u.TLSConfig = new(tls.Config)
 	}
-	u.TLSConfig.ServerName = cmp.Or(o.tlsServerName, u.TLSConfig.ServerName)
-	if err := (clientFiles{o.tlsCA, o.tlsCert, o.tlsKey}).set(u.TLSConfig, "redis-tls"); err != nil {
-		return nil, err
-	}
-	return u, nil
+	return u, o.tlsClient.set(u.TLSConfig)
 }
 
 // open returns a store in Redis, with the prefix and the timeout from the flags. The

@@ -105,7 +105,7 @@ func TestXDSFlags(t *testing.T) {
 		"-envoy-xds a:1 -envoy-config b":                     "exclude each other",
 		"-envoy-xds tls://a:1 -envoy-xds-cert b":             "-envoy-xds-cert and -envoy-xds-key need each other",
 		"-envoy-xds a:1 -envoy-xds-ca b":                     "begins with tls://",
-		"-limits x -envoy-xds-name b":                        "begins with tls://",
+		"-limits x -envoy-xds-server-name b":                 "begins with tls://",
 		"-envoy-xds tls://a:1 -envoy-xds-ca b -envoy-shadow": "",
 	} {
 		var o options
