@@ -8,14 +8,11 @@ func EndTTL(l *Store) { l.start = l.start.Add(-l.o.TTL) }
 // stops them.
 func Timers(l *Store) func() (running int) {
 	var leases []*lease
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		for _, e := range s.known {
-			leases = append(leases, e)
-		}
-		s.mu.Unlock()
+	l.mu.Lock()
+	for _, e := range l.known {
+		leases = append(leases, e)
 	}
+	l.mu.Unlock()
 	return func() (running int) {
 		for _, e := range leases {
 			if e.timer != nil && e.timer.Stop() {

@@ -21,8 +21,8 @@ type fetch struct {
 }
 
 // begin starts a fetch of the units for one call and of a lease for k more calls. The caller holds
-// s.mu.
-func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
+// l.mu.
+func (l *Store) begin(ctx context.Context, e *lease, k int64) *fetch {
 	f := &fetch{t: quota.Transaction{Charges: slices.Clone(e.charges)}, more: k, done: make(chan struct{})}
 	for i := range f.t.Charges {
 		f.t.Charges[i].Cost *= 1 + k
@@ -34,7 +34,7 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 		defer l.calls.Done()
 		sent := l.now()
 		_, f.err = safe.Call(storePanicked, func() error { return l.call(context.WithoutCancel(ctx), &f.t) })
-		rest := l.install(s, e, f, sent)
+		rest := l.install(e, f, sent)
 		close(f.done)
 		l.refund(context.Background(), old, rest)
 	}()
@@ -43,8 +43,7 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 
 // await waits for a fetch, and reports whether the fetch or its lease has made the decision on t.
 // If the fetch was begun for t, own is true.
-func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool,
-	t *quota.Transaction) (decided bool, err error) {
+func (l *Store) await(ctx context.Context, e *lease, f *fetch, own bool, t *quota.Transaction) (decided bool, err error) {
 	select {
 	case <-f.done:
 	case <-ctx.Done():
@@ -61,21 +60,21 @@ func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own boo
 		return true, nil
 	}
 	now := l.now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !e.serve(t, now) {
 		return false, nil
 	}
-	s.hits++
+	l.hits++
 	return true, nil
 }
 
 // install begins a lease with the units of a fetch. If the lease has already expired when the
 // answer arrives, or if the Store is closed, install returns a transaction that refunds the units.
-func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *quota.Transaction) {
+func (l *Store) install(e *lease, f *fetch, sent int64) (back *quota.Transaction) {
 	answered := l.now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	e.fetch = nil
 	if f.err != nil {
 		e.last = e.last[:0] // no lease until the store has answered again
@@ -90,10 +89,10 @@ func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *quota.T
 	e.decisions = append(e.decisions[:0], f.t.Decisions...)
 	left := time.Duration(e.until - answered)
 	switch {
-	case s.closed || left <= 0:
+	case l.closed || left <= 0:
 		return e.end()
 	case e.timer == nil:
-		e.timer = time.AfterFunc(left, func() { l.expire(s, e) })
+		e.timer = time.AfterFunc(left, func() { l.expire(e) })
 	default:
 		e.timer.Reset(left)
 	}
@@ -112,18 +111,18 @@ func (f *fetch) answer(t *quota.Transaction) {
 }
 
 // expire ends a lease when its TTL is over.
-func (l *Store) expire(s *shard, e *lease) {
-	s.mu.Lock()
+func (l *Store) expire(e *lease) {
+	l.mu.Lock()
 	var back *quota.Transaction
 	if l.now() >= e.until { // if not, the timer was for the previous lease
 		back = e.end()
 	}
 	if back == nil {
-		s.mu.Unlock()
+		l.mu.Unlock()
 		return
 	}
 	l.calls.Add(1)
-	s.mu.Unlock()
+	l.mu.Unlock()
 	defer l.calls.Done()
 	l.refund(context.Background(), back)
 }

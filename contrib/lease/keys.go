@@ -3,7 +3,6 @@ package lease
 import (
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/seed83679106/weir/internal/safe"
@@ -32,29 +31,18 @@ type lease struct {
 	timer     *time.Timer
 }
 
-// A shard holds the leases for a part of the fingerprints. One mutex guards all of them.
-type shard struct {
-	mu     sync.Mutex
-	closed bool
-	most   int               // the maximum number of leases in the map known
-	known  map[uint64]*lease // the key is the fingerprint of the charges
-	once   [64]uint64        // recent fingerprints that were seen once
-	hits   int64
-	_      [64]byte // keeps the next shard off the cache line
-}
-
 // find returns the lease for the charges of t. If there is none, find creates one, but only if t
 // may have a lease, if the charges were seen before, and if there is room. Otherwise, find returns
 // nil.
-func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *lease {
-	old := s.known[id]
+func (l *Store) find(id uint64, t *quota.Transaction, now int64) *lease {
+	old := l.known[id]
 	switch {
 	case old != nil && slices.Equal(old.charges, t.Charges):
 		return old
-	case s.closed || !leasable(t):
+	case l.closed || !leasable(t):
 		return nil
 	}
-	if once := &s.once[id%uint64(len(s.once))]; *once != id {
+	if once := &l.once[id%uint64(len(l.once))]; *once != id {
 		*once = id
 		return nil
 	}
@@ -62,24 +50,24 @@ func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *leas
 	switch {
 	case old != nil && !old.canDelete(now, ttl): // the lease for other charges with the same fingerprint is in use
 		return nil
-	case old == nil && len(s.known) >= s.most && !s.makeRoom(now, ttl):
+	case old == nil && len(l.known) >= l.o.MaxKeys && !l.makeRoom(now, ttl):
 		return nil
 	}
 	e := &lease{charges: slices.Clone(t.Charges), since: now}
 	for i := range e.charges {
 		e.charges[i].Key = strings.Clone(e.charges[i].Key)
 	}
-	s.known[id] = e
+	l.known[id] = e
 	return e
 }
 
 // makeRoom examines up to 8 leases, and deletes the first one that is no longer used. It reports
 // whether it has deleted a lease.
-func (s *shard) makeRoom(now, ttl int64) bool {
+func (l *Store) makeRoom(now, ttl int64) bool {
 	looked := 0
-	for id, e := range s.known {
+	for id, e := range l.known {
 		if e.canDelete(now, ttl) {
-			delete(s.known, id)
+			delete(l.known, id)
 			return true
 		}
 		if looked++; looked == 8 {

@@ -28,6 +28,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -141,13 +142,7 @@ func New(next quota.Store, o Options) *Store {
 	o.TTL = cmp.Or(o.TTL, 100*time.Millisecond)
 	o.Fraction = cmp.Or(o.Fraction, 1.0/8)
 	o.MaxKeys = cmp.Or(o.MaxKeys, 10_000)
-	l := &Store{next: next, o: o, seed: maphash.MakeSeed(), start: time.Now()}
-	l.shards = make([]shard, min(64, o.MaxKeys))
-	for i := range l.shards {
-		l.shards[i].most = (o.MaxKeys-1)/len(l.shards) + 1
-		l.shards[i].known = map[uint64]*lease{}
-	}
-	return l
+	return &Store{next: next, o: o, seed: maphash.MakeSeed(), start: time.Now(), known: map[uint64]*lease{}}
 }
 
 // A Store is a quota.Store that leases units, and allows requests from these leases without calling
@@ -157,9 +152,14 @@ type Store struct {
 	o      Options
 	seed   maphash.Seed
 	start  time.Time // all instants in this package are in ns since start, by the monotonic clock
-	shards []shard
 	misses atomic.Int64
 	calls  sync.WaitGroup // calls to the wrapped store in goroutines of this Store
+
+	mu     sync.Mutex // guards the rest, and all leases
+	closed bool
+	known  map[uint64]*lease // the key is the fingerprint of the charges
+	once   [4096]uint64      // recent fingerprints that were seen once
+	hits   int64
 }
 
 // Server implements optional.Server if the wrapped store does.
@@ -174,14 +174,9 @@ func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
 // Stats returns the statistics since l was created. Each hit saves a call to the wrapped store.
 func (l *Store) Stats() quota.CacheStats {
-	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		st.Hits += s.hits
-		s.mu.Unlock()
-	}
-	return st
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return quota.CacheStats{Kind: "lease", Hits: l.hits, Misses: l.misses.Load()}
 }
 
 // Take implements quota.Store.
@@ -194,32 +189,31 @@ func (l *Store) Take(ctx context.Context, t *quota.Transaction) error {
 		return err
 	}
 	now := l.now()
-	s := l.shard(id)
-	s.mu.Lock()
-	e := s.find(id, t, now, l)
+	l.mu.Lock()
+	e := l.find(id, t, now)
 	if e == nil {
-		s.mu.Unlock()
+		l.mu.Unlock()
 		return l.call(ctx, t)
 	}
 	e.tick(now, int64(l.o.TTL))
 	if e.serve(t, now) {
-		s.hits++
-		s.mu.Unlock()
+		l.hits++
+		l.mu.Unlock()
 		return nil
 	}
 	f, own := e.fetch, false
 	if f == nil {
 		if k := e.want(now, &l.o); k > 0 {
-			f, own = l.begin(ctx, s, e, k), true
+			f, own = l.begin(ctx, e, k), true
 		}
 	}
-	s.mu.Unlock()
+	l.mu.Unlock()
 	if f != nil {
-		if decided, err := l.await(ctx, s, e, f, own, t); decided || err != nil {
+		if decided, err := l.await(ctx, e, f, own, t); decided || err != nil {
 			return err
 		}
 	}
-	return l.passThrough(ctx, s, e, t)
+	return l.passThrough(ctx, e, t)
 }
 
 // call passes t to the wrapped store.
@@ -230,13 +224,13 @@ func (l *Store) call(ctx context.Context, t *quota.Transaction) error {
 
 // passThrough passes t to the wrapped store, and records the decisions, from which the size of the
 // next lease is computed.
-func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Transaction) error {
+func (l *Store) passThrough(ctx context.Context, e *lease, t *quota.Transaction) error {
 	err := l.call(ctx, t)
 	if err == nil {
 		now := l.now()
-		s.mu.Lock()
+		l.mu.Lock()
 		e.note(t, now)
-		s.mu.Unlock()
+		l.mu.Unlock()
 	}
 	return err
 }
@@ -247,23 +241,21 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Tr
 // while units were being returned. Units that could not be returned stay unavailable until their
 // window ends.
 func (l *Store) Close(ctx context.Context) error {
-	errs := make(chan error, len(l.shards))
-	for i := range l.shards {
-		s := &l.shards[i]
-		var backs []*quota.Transaction
-		s.mu.Lock()
-		s.closed = true
-		for _, e := range s.known {
-			backs = append(backs, e.end())
-			if e.timer != nil {
-				e.timer.Stop()
-			}
+	const atOnce = 64 // a store can send concurrent calls in one round trip
+	errs := make(chan error, atOnce)
+	var backs []*quota.Transaction
+	l.mu.Lock()
+	l.closed = true
+	for _, e := range l.known {
+		backs = append(backs, e.end())
+		if e.timer != nil {
+			e.timer.Stop()
 		}
-		clear(s.known)
-		s.mu.Unlock()
-		if len(backs) > 0 {
-			l.calls.Go(func() { errs <- l.refund(ctx, backs...) })
-		}
+	}
+	clear(l.known)
+	l.mu.Unlock()
+	for some := range slices.Chunk(backs, len(backs)/atOnce+1) {
+		l.calls.Go(func() { errs <- l.refund(ctx, some...) })
 	}
 	done := make(chan struct{})
 	go func() {
@@ -300,9 +292,4 @@ func (l *Store) id(t *quota.Transaction) (id uint64, ok bool) {
 		}
 	}
 	return id, true
-}
-
-func (l *Store) shard(id uint64) *shard {
-	hi, _ := bits.Mul64(id, uint64(len(l.shards)))
-	return &l.shards[hi]
 }
