@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -14,7 +13,6 @@ type logQueue struct {
 	lines   chan []byte
 	dropped atomic.Int64
 	done    chan struct{} // closed when all lines are written after close
-	closing sync.Once
 }
 
 // mostQueued is the maximum number of lines that wait. A line has a few hundred bytes.
@@ -49,17 +47,15 @@ func (q *logQueue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// close waits until the lines are written, but at most for d.
+// close waits until the lines are written, but at most for d. Call it once.
 func (q *logQueue) close(d time.Duration) {
 	late := time.After(d)
-	q.closing.Do(func() {
+	select {
+	case q.lines <- nil:
 		select {
-		case q.lines <- nil:
+		case <-q.done:
 		case <-late:
 		}
-	})
-	select {
-	case <-q.done:
 	case <-late:
 	}
 }

@@ -229,22 +229,22 @@ func (v *reservations) reserve(r *http.Request, c *reservationCall) (any, error)
 		return nil, fault(http.StatusBadRequest, "seconds is %d; want 1 to %d", c.Seconds, most)
 	}
 	// If no request can have the key, the reservation would have no effect on requests.
-	key, err := v.g.rules.KeyOf(c.Rule, *c.Key)
+	e, err := overrides.Entry{Key: *c.Key}, error(nil)
 	if c.Hashed {
-		var e overrides.Entry
-		e, err = v.g.rules.EntryOf(c.Rule, overrides.Entry{Key: *c.Key})
-		key = e.Key
+		e, err = v.g.rules.EntryOf(c.Rule, e)
+	} else {
+		e.Key, err = v.g.rules.KeyOf(c.Rule, e.Key)
 	}
 	if err != nil {
 		return nil, fault(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "config: "))
 	}
-	if reads := v.g.rules.Reads(c.Rule); key == "" && len(reads) > 0 && reads[0] != "global" {
+	if reads := v.g.rules.Reads(c.Rule); e.Key == "" && len(reads) > 0 && reads[0] != "global" {
 		return nil, fault(http.StatusBadRequest, `key is ""; rule %q has other keys`, c.Rule)
 	}
-	if len(key) > mostKey { // the id has it, and must fit into a call
-		return nil, fault(http.StatusBadRequest, "key has %d bytes; want at most %d", len(key), mostKey)
+	if len(e.Key) > mostKey { // the id has it, and must fit into a call
+		return nil, fault(http.StatusBadRequest, "key has %d bytes; want at most %d", len(e.Key), mostKey)
 	}
-	return v.take(r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: key, Class: c.Class,
+	return v.take(r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: e.Key, Class: c.Class,
 		Life: c.Seconds, End: time.Now().Unix() + c.Seconds})
 }
 

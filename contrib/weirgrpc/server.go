@@ -51,11 +51,11 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 		if err != nil {
 			return nil, err
 		}
-		o := weir.Outcome{Panicked: true}
-		defer func() { a.Done(o) }()   // even if the handler panics
-		grpc.SetHeader(ctx, fields(a)) // fails if an interceptor has already sent the header
-		reply, err = handler(a.Context(), message)
-		o.Panicked, o.Status = false, httpStatus(err)
+		err = serve(a.Done, func() error {
+			grpc.SetHeader(ctx, fields(a)) // fails if an interceptor has already sent the header
+			reply, err = handler(a.Context(), message)
+			return err
+		})
 		return reply, err
 	}
 }
