@@ -22,6 +22,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops"
 	"github.com/seed83679106/weir/ops/overrides"
+	"github.com/seed83679106/weir/ops/watch"
 )
 
 const testLimits = `
@@ -51,7 +52,7 @@ func start(t *testing.T, limit int) (g *gateway, path string) {
 	path = filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, path, limit)
 	store := memstore.New(memstore.Options{})
-	g, err := newGateway(&options{limits: path}, &stores{store: store}, overrides.NewLive(overrides.LiveOptions{}), slog.New(slog.DiscardHandler))
+	g, err := newGateway(&options{limits: path, recorder: watch.NewRecorder(1000, 100_000)}, &stores{store: store}, overrides.NewLive(overrides.LiveOptions{}), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
