@@ -91,6 +91,29 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// TestWarningsOnPage: the page names a rule whose key no request has, as the log does.
+func TestWarningsOnPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		o := ops.Options{Token: token, Config: files("limits: [{name: ip, config: [{limit: 1000, period: 1h}]}, {name: tenant, key: 'header:X-Tenant', config: [{limit: 2, period: 1h}]}]")}
+		o.Config.Limiter.Logger = slog.New(slog.DiscardHandler)
+		rules, operators, err := ops.Open(ctx, "rules.yaml", weirtest.Memory(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit := rules.Handler("ip", "tenant")
+		h := limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		for range 200 {
+			weirtest.Do(h, weirtest.Get())
+		}
+		const want = "Probable misconfiguration of rule &#34;tenant&#34;: key missing in each of the first 200 requests"
+		if page := send(operators, "GET", "/", "Bearer "+token, "").Body.String(); !strings.Contains(page, want) {
+			t.Errorf("got %s, want %s", page, want)
+		}
+	})
+}
+
 // A slowKeeper has an override, and takes a second to load it.
 type slowKeeper struct{ overrides.Keeper }
 

@@ -3,13 +3,11 @@ package admin
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/ops/watch"
 )
 
 // A finding describes a probable problem in a sentence.
@@ -43,7 +41,6 @@ func (h *Handler) findings(bar *statusBar, rows []ruleRow, rules []rule) []findi
 	in.process(bar)
 	for i := range rows {
 		in.refusing(&rows[i])
-		in.idle(&rows[i])
 	}
 	if in.file.lately() {
 		in.add(finding{Text: in.file.Text()})
@@ -187,50 +184,4 @@ func (r reload) Text() string {
 		text += fmt.Sprintf("; and %d more", more)
 	}
 	return fmt.Sprintf("The file of rules was read %s ago, at %s, and changed %s.", ago(r.At), clockText(r.At), text)
-}
-
-// manyMissed is the number of requests that a rule must fail to count before there is a finding.
-// The log line about missing keys is also written after this number of requests.
-const manyMissed = 200
-
-// idle adds a finding if a rule seems to count no requests. A rule with limits seems to count none
-// if it is in every Limiter that contains a certain other rule, but only the other rule has counted
-// requests. This applies to requests since the rules were loaded, but at most to the last 15
-// minutes.
-func (in *inspection) idle(r *ruleRow) {
-	if r.Limits == nil || r.Last15 != (watch.Count{}) {
-		return
-	}
-	always := map[string]bool{} // by the name of a rule: r is in all limiters of that rule
-	for _, l := range in.h.o.Limiters() {
-		rules := l.Rules()
-		has := slices.ContainsFunc(rules, func(other weir.Rule) bool { return other.Name == r.Name })
-		for i := range rules {
-			before, known := always[rules[i].Name]
-			always[rules[i].Name] = has && (before || !known)
-		}
-	}
-	most := int64(0)
-	for name, has := range always {
-		if !has {
-			continue
-		}
-		counts, since := in.h.o.Recorder.History(name)
-		n, began := int64(0), time.Now().Add(-since)
-		for i := len(counts) - 1; i >= 0 && !began.Before(in.file.At); i-- {
-			n, began = n+counts[i].Allowed, began.Add(-watch.HistoryEvery)
-		}
-		most = max(most, n)
-	}
-	if most < manyMissed {
-		return
-	}
-	key := "its key"
-	if f, ok := in.h.o.File.(interface{ Reads(rule string) []string }); ok {
-		if reads := f.Reads(r.Name); len(reads) > 0 {
-			key += " (" + strings.Join(reads, ", ") + ")"
-		}
-	}
-	in.add(finding{Text: fmt.Sprintf("Rule %q has counted none of %s requests that another rule allowed. They may lack %s, be in its allow list, or cost nothing.",
-		r.Name, number(most), key)})
 }
