@@ -124,7 +124,6 @@ func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logge
 	}
 	g.admin, err = admin.New(st.store, admin.Options{
 		Recorder: o.recorder, Limiters: g.rules.Limiters, Overrides: live, File: g.rules, Who: ops.Operator, Logger: logger,
-		Stores: st.all,
 	})
 	return g, err
 }

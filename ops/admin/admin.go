@@ -59,11 +59,6 @@ type Options struct {
 	// keys. The page also shows the warnings of the last hour that its LogHandler has remembered.
 	Recorder *watch.Recorder
 
-	// Stores are additional stores whose breakers and fallbacks the page shows. Pass the same
-	// stores as to weirprom.New. The store passed to New is always included, and a store of
-	// package stack includes its component stores.
-	Stores []weir.Store
-
 	// The function Who returns the operator's name from a request's context, where the
 	// authentication middleware must have stored it. The name is logged with each change. If Who is
 	// nil, the name is empty.
@@ -89,14 +84,15 @@ type Handler struct {
 
 	hasRecorder, hasOverrides bool // they are in the options; otherwise, those in o are empty
 
-	mu            sync.Mutex
-	longestOutage quota.FallbackStats // of the outages that the page reports
+	mu     sync.Mutex
+	outage quota.FallbackStats // the longest of the outages that the page reports
 }
 
 // New returns a Handler for limiters that all use the given store. Pass the Store value that the
 // limiters use, not another Store for the same Redis server: a Store such as [quota.Hybrid]
-// remembers refusals, so changes must be made through the same value. New returns an error if store
-// is nil or o.Limiters is nil.
+// remembers refusals, so changes must be made through the same value. The page shows the breakers
+// and fallbacks of a store of package stack. New returns an error if store is nil or o.Limiters is
+// nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {
 	case safe.Nil(store):

@@ -106,11 +106,10 @@ func TestFindings(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				o := admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Logger: quiet}
 				if tt.fallback {
-					o.Stores = []weir.Store{breaker, store} // the page shows each store once
+					store = stack{store, []weir.Store{breaker, store, store}} // the page shows each store once
 				}
-				h, err := admin.New(store, o)
+				h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Logger: quiet})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -240,7 +239,7 @@ func TestOutages(t *testing.T) {
 			}
 			limiters = append(limiters, l)
 		}
-		h, err := admin.New(stores[0], admin.Options{Limiters: func() []*weir.Limiter { return limiters }, Stores: append(stores, addressed{primary[1]}), Logger: quiet})
+		h, err := admin.New(stack{stores[0], append(stores, addressed{primary[1]})}, admin.Options{Limiters: func() []*weir.Limiter { return limiters }, Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -422,6 +421,14 @@ type dated struct {
 
 func (f dated) Loaded() time.Time { return f.at }
 
+// A stack consists of several stores, like one of package stack.
+type stack struct {
+	weir.Store
+	stores []weir.Store
+}
+
+func (s stack) Stores() []weir.Store { return s.stores }
+
 // An addressed store knows the addresses of its servers.
 type addressed struct{ weir.Store }
 
@@ -437,8 +444,8 @@ func TestStatusBar(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Logger: quiet,
-			File: dated{at: time.Now().Add(-3 * time.Hour)}, Stores: []weir.Store{addressed{store}}})
+		h, err := admin.New(addressed{store}, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Recorder: recorder, Logger: quiet,
+			File: dated{at: time.Now().Add(-3 * time.Hour)}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -81,21 +81,18 @@ func listedOf(rule string, s scope) listed {
 // marks on a letter after the first two.
 func visible(text string) string {
 	var b strings.Builder
-	marks := 0
-	for i, r := range text {
-		if !unicode.Is(unicode.Mn, r) {
-			marks = -1
+	for marks := 0; text != ""; {
+		r, size := utf8.DecodeRuneInString(text)
+		char := text[:size]
+		text = text[size:]
+		if marks++; !unicode.Is(unicode.Mn, r) {
+			marks = 0
 		}
-		marks++
-		if r != unicode.ReplacementChar && unicode.IsPrint(r) && marks <= 2 {
-			b.WriteRune(r)
-			continue
+		if r == utf8.RuneError || !unicode.IsPrint(r) || marks > 2 {
+			char = strconv.QuoteToASCII(char)
+			char = char[1 : len(char)-1]
 		}
-		quoted := strconv.QuoteRuneToASCII(r)
-		if r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd") {
-			quoted = strconv.QuoteToASCII(text[i : i+1]) // a byte that is not valid UTF-8
-		}
-		b.WriteString(quoted[1 : len(quoted)-1])
+		b.WriteString(char)
 	}
 	return b.String()
 }

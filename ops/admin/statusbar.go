@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ type statusBar struct {
 	Fallback          string              // when a fallback last used its second store, such as "14 s ago", if this was in the last minute
 	Decided           int64               // by the second stores of fallbacks, since the start
 	latest            time.Time           // when a fallback last used its second store
-	longestOutage     quota.FallbackStats // of the fallback that now uses its second store or, if none does, of the longest recent outage
+	outage            quota.FallbackStats // of the fallback that now uses its second store or, if none does, of the longest recent outage
 
 	InMemory      bool   // the store is the memory of this process
 	Redis         string // the addresses of Redis, if they are known
@@ -112,9 +113,9 @@ func (h *Handler) statusBar() *statusBar {
 func (s *statusBar) addStores(h *Handler) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.longestOutage = h.longestOutage
+	outages := []quota.FallbackStats{h.outage}
 	active := false
-	for _, store := range tally.StoresOf(append(h.o.Stores, h.store)) {
+	for _, store := range tally.StoresOf([]quota.Store{h.store}) {
 		switch store := store.(type) {
 		case interface{ Addrs() []string }:
 			s.Redis = strings.Join(store.Addrs(), ", ")
@@ -126,14 +127,16 @@ func (s *statusBar) addStores(h *Handler) {
 		case interface{ Stats() quota.FallbackStats }:
 			st := store.Stats()
 			s.addFallback(&st)
-			active = active || st.Active
+			outages, active = append(outages, st), active || st.Active
 		}
 	}
-	s.longestOutage.Active = false
-	if lasted(s.longestOutage) >= lasted(h.longestOutage) {
-		h.longestOutage = s.longestOutage
+	byLength := func(a, b quota.FallbackStats) int { return cmp.Compare(lasted(a), lasted(b)) }
+	h.outage = slices.MaxFunc(outages, byLength)
+	s.outage = h.outage
+	if now := slices.DeleteFunc(outages, func(o quota.FallbackStats) bool { return !decides(o) }); len(now) > 0 {
+		s.outage = slices.MaxFunc(now, byLength)
 	}
-	s.longestOutage.Active = active
+	h.outage.Active, s.outage.Active = false, active
 }
 
 // addFallback adds the numbers of a fallback.
@@ -142,15 +145,11 @@ func (s *statusBar) addFallback(st *quota.FallbackStats) {
 	for _, n := range st.Decided {
 		s.Decided += n
 	}
-	if st.Last.After(s.latest) {
-		s.latest = st.Last
-	}
-	now, before := decides(*st), decides(s.longestOutage)
-	if now {
+	if decides(*st) {
 		s.Active++
 	}
-	if now && !before || now == before && lasted(*st) >= lasted(s.longestOutage) {
-		s.longestOutage = *st
+	if st.Last.After(s.latest) {
+		s.latest = st.Last
 	}
 }
 
@@ -194,7 +193,7 @@ func lasted(s quota.FallbackStats) time.Duration {
 // outageText describes when the store last failed. The text is empty if there was no recent outage,
 // or only a short one.
 func (s *statusBar) outageText() string {
-	o, why := s.longestOutage, ""
+	o, why := s.outage, ""
 	if o.Cause != "" {
 		why = ", because " + causeText(o.Cause)
 	}
