@@ -208,29 +208,13 @@ func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 }
 
 // check returns an error if the limits of an override are not valid under the rule of the target.
-// If the limits of the rule depend on the request, the check is done without them as far as
-// possible.
+// If the limits of the rule depend on the request, they are not checked.
 func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) error {
 	base, known, err := h.base(ctx, &t.rule, t.scope)
-	if err != nil {
-		return err
-	}
-	if known {
+	if err == nil && known {
 		_, err = complete(t.Name, base, limits)
-		return err
 	}
-	for i := range limits {
-		l := &limits[i]
-		if len(limits) > 1 && l.Name == "" && l.Period == 0 {
-			return refuse(http.StatusBadRequest, "each of several limits needs a name or a period, which says what limit it replaces")
-		}
-		if l.Algorithm != nil && l.Period != 0 {
-			if _, err := complete(t.Name, nil, limits[i:i+1]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return err
 }
 
 // removeOverride removes the override of a key.
