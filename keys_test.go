@@ -1354,17 +1354,18 @@ func TestHashedConcurrently(t *testing.T) {
 func TestKeyMistakesPanic(t *testing.T) {
 	noKey := weir.KeyFunc(nil)
 	for want, f := range map[string]func(){
-		"weir: ByIPPrefix: ipv4 is 0; want 1 to 32 bits":                                      func() { weir.ByIPPrefix(0, 64) },
-		"weir: ByIPPrefix: ipv4 is 33; want 1 to 32 bits":                                     func() { weir.ByIPPrefix(33, 64) },
-		"weir: ByIPPrefix: ipv6 is 0; want 1 to 128 bits":                                     func() { weir.ByIPPrefix(32, 0) },
-		"weir: ByIPPrefix: ipv6 is 129; want 1 to 128 bits":                                   func() { weir.ByIPPrefix(32, 129) },
-		"weir: ByIP: trusted prefix of 10.0.0.1 has an invalid length":                        func() { weir.ByIP(netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), 33)) },
-		"weir: ByAddr: ipv6 is 129; want 1 to 128 bits":                                       func() { weir.ByAddr(nowhere, 32, 129) },
-		"weir: ByAddr: find is nil":                                                           func() { weir.ByAddr(nil, 32, 64) },
-		"weir: ByHeader: name is empty":                                                       func() { weir.ByHeader("") },
-		"weir: ByCookie: name is empty":                                                       func() { weir.ByCookie("") },
-		"weir: ByHeader: name is \"X-Key:\"; want letters, digits and any of !#$%&'*+-.^_`|~": func() { weir.ByHeader("X-Key:") },
-		"weir: ByCookie: name is \"a b\"; want letters, digits and any of !#$%&'*+-.^_`|~":    func() { weir.ByCookie("a b") },
+		"weir: ByIPPrefix: ipv4 is 0; want 1 to 32 bits":                                                func() { weir.ByIPPrefix(0, 64) },
+		"weir: ByIPPrefix: ipv4 is 33; want 1 to 32 bits":                                               func() { weir.ByIPPrefix(33, 64) },
+		"weir: ByIPPrefix: ipv6 is 0; want 1 to 128 bits":                                               func() { weir.ByIPPrefix(32, 0) },
+		"weir: ByIPPrefix: ipv6 is 129; want 1 to 128 bits":                                             func() { weir.ByIPPrefix(32, 129) },
+		"weir: ByIP: trusted prefix of 10.0.0.1 has an invalid length":                                  func() { weir.ByIP(netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), 33)) },
+		"weir: ByIP: 128.0.0.0/1 trusts every client or many of them, so these could choose their keys": func() { weir.ByIP(netip.MustParsePrefix("128.0.0.0/1")) },
+		"weir: ByAddr: ipv6 is 129; want 1 to 128 bits":                                                 func() { weir.ByAddr(nowhere, 32, 129) },
+		"weir: ByAddr: find is nil":                                                                     func() { weir.ByAddr(nil, 32, 64) },
+		"weir: ByHeader: name is empty":                                                                 func() { weir.ByHeader("") },
+		"weir: ByCookie: name is empty":                                                                 func() { weir.ByCookie("") },
+		"weir: ByHeader: name is \"X-Key:\"; want letters, digits and any of !#$%&'*+-.^_`|~":           func() { weir.ByHeader("X-Key:") },
+		"weir: ByCookie: name is \"a b\"; want letters, digits and any of !#$%&'*+-.^_`|~":              func() { weir.ByCookie("a b") },
 		"weir: Handler: next is nil": func() {
 			weir.Middleware(memstore.New(memstore.Options{}), "r", weir.ByIP(), algorithms.GCRA(1, time.Minute))(nil)
 		},

@@ -25,8 +25,8 @@ type Proxies struct {
 }
 
 // NewProxies returns Proxies that trust the given field in requests from peers in the trusted
-// networks. It panics if a prefix is invalid or trusts every address. Messages contain the name of
-// the calling function.
+// networks. It panics if a prefix is invalid or too wide. Messages contain the name of the calling
+// function.
 func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	p := &Proxies{name: name, field: field, trusted: slices.Clone(trusted)}
 	for i, t := range trusted {
@@ -34,12 +34,16 @@ func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 			panic(fmt.Sprintf("%s: trusted prefix of %v has an invalid length", name, t.Addr()))
 		}
 		p.trusted[i] = Unmap(t)
-		if p.trusted[i].Bits() == 0 {
-			panic(fmt.Sprintf("%s: %v trusts every client, so every client could choose its key", name, t))
+		if TooWide(p.trusted[i]) {
+			panic(fmt.Sprintf("%s: %v trusts every client or many of them, so these could choose their keys", name, t))
 		}
 	}
 	return p
 }
+
+// TooWide reports whether p contains so many addresses that clients are among them. The widest
+// networks of proxies are fc00::/7 and 10.0.0.0/8.
+func TooWide(p netip.Prefix) bool { return p.IsValid() && p.Bits() < 7 }
 
 // Unmap returns p as an IPv4 network if it contains only IPv4-mapped addresses. Addresses are
 // unmapped before they are compared, so networks must be unmapped too.

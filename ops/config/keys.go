@@ -373,8 +373,8 @@ func (d *decoder) trustedProxies(n ast.Node, what string) (prefixes []netip.Pref
 		switch {
 		case !ok && s != unix:
 			d.errorf(e, "%s: %q is no network such as 10.0.0.0/8, no address, and not unix", what, s)
-		case p.Bits() == 0:
-			d.errorf(e, "%s: %s trusts every client, so every client could choose its key", what, s)
+		case addr.TooWide(p):
+			d.errorf(e, "%s: %s trusts every client or many of them, so these could choose their keys", what, s)
 			continue // ByIP would panic
 		case err == nil && given != given.Masked():
 			d.errorf(e, "%s: %s has bits after its length; did you mean %s?", what, s, given.Masked())
