@@ -1452,7 +1452,7 @@ func TestRecorderAbilities(t *testing.T) {
 			w
 			f
 			p
-		}{w: plain}, "fp"},
+		}{w: plain}, "f"},
 		{struct { // gin
 			w
 			f

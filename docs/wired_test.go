@@ -120,12 +120,15 @@ func TestWiredWrong(t *testing.T) {
 		{"quick start", "two rules of one name", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			store, other := memstore.New(memstore.Options{}), perMinute("same")
 			other.Limits = []weir.Limit{algorithms.GCRA(7, time.Minute)}
+			h := http.NotFoundHandler()
 			for _, r := range []weir.Rule{perMinute("same"), other} {
-				if _, err := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{r}}); err != nil {
+				l, err := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{r}})
+				if err != nil {
 					return nil, err
 				}
+				h = l.Handler(h) // a Limiter that nothing refers to is not compared
 			}
-			return http.NotFoundHandler(), nil
+			return h, nil
 		}, `the limits differ, and share their counts`},
 		{"quick start", "a quota for all around a quota for each client", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			store := memstore.New(memstore.Options{})

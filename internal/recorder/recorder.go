@@ -151,8 +151,7 @@ func (rec *Recorder) Writer() http.ResponseWriter {
 	_, flushes := rec.ResponseWriter.(http.Flusher)
 	_, hijacks := rec.ResponseWriter.(http.Hijacker)
 	_, reads := rec.ResponseWriter.(io.ReaderFrom)
-	_, pushes := rec.ResponseWriter.(http.Pusher)
-	f, h, r, p := flusher{rec}, hijacker{rec}, readerFrom{rec}, pusher{rec}
+	f, h, r := flusher{rec}, hijacker{rec}, readerFrom{rec}
 	switch {
 	case flushes && hijacks && reads: // HTTP/1
 		return struct {
@@ -167,13 +166,7 @@ func (rec *Recorder) Writer() http.ResponseWriter {
 			flusher
 			hijacker
 		}{rec, f, h}
-	case flushes && pushes: // HTTP/2
-		return struct {
-			*Recorder
-			flusher
-			pusher
-		}{rec, f, p}
-	case flushes:
+	case flushes: // HTTP/2
 		return struct {
 			*Recorder
 			flusher
@@ -221,12 +214,6 @@ func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
 	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
 	r.rec.Bytes += n
 	return n, r.rec.note(err)
-}
-
-type pusher struct{ rec *Recorder }
-
-func (p pusher) Push(target string, o *http.PushOptions) error {
-	return p.rec.ResponseWriter.(http.Pusher).Push(target, o)
 }
 
 // Body returns the body b of the request, and records whether it was read without an error.
