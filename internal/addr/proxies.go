@@ -31,11 +31,11 @@ func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	p := &Proxies{name: name, field: field, trusted: slices.Clone(trusted)}
 	for i, t := range trusted {
 		if !t.IsValid() && t != (netip.Prefix{}) {
-			panic(fmt.Sprintf("%s: trusted prefix of %v has an invalid length", name, t.Addr()))
+			panic(fmt.Sprintf("%s: trusted prefix of %s has an invalid length", name, t.Addr().String()))
 		}
 		p.trusted[i] = Unmap(t)
 		if TooWide(p.trusted[i]) {
-			panic(fmt.Sprintf("%s: %v trusts every client or many of them, so these could choose their keys", name, t))
+			panic(fmt.Sprintf("%s: %s trusts every client or many of them, so these could choose their keys", name, t.String()))
 		}
 	}
 	return p
