@@ -21,7 +21,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/jsonbody"
 	"github.com/seed83679106/weir/internal/storedkey"
@@ -262,12 +261,27 @@ func ByMethod() KeyFunc {
 }
 
 // ByUrgency uses the urgency in the Priority header field (RFC 9218) as the key, from "0" for the most
-// urgent requests to "7". A request without a valid urgency has the key "3". Use ByUrgency in
+// urgent requests to "7". A request without a valid urgency has the key "3". The other members of
+// the field are ignored, even if they are malformed. Use ByUrgency in
 // Rule.Class, and only for clients that have no reason to exaggerate, for example because the
 // classes share the client's own quota.
 func ByUrgency() KeyFunc { return urgency }
 
-func urgency(r *http.Request) (string, bool) { return strconv.Itoa(headers.Urgency(r.Header)), true }
+func urgency(r *http.Request) (u string, ok bool) {
+	u = "3"
+	for member := range strings.SplitSeq(strings.Join(r.Header["Priority"], ","), ",") {
+		name, _, _ := strings.Cut(strings.Trim(member, " \t"), ";") // without parameters
+		name, value, _ := strings.Cut(name, "=")
+		switch {
+		case name != "u":
+		case len(value) == 1 && "0" <= value && value <= "7":
+			u = value
+		default:
+			u = "3" // if there are several, the last one applies
+		}
+	}
+	return u, true
+}
 
 // ByRoute uses the route as the key: the pattern in r.Pattern that matched the request, such as
 // "/users/{id}". The key does not include the method, and includes the host only with net/http. To

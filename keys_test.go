@@ -1097,10 +1097,30 @@ func TestKeysOfRequest(t *testing.T) {
 	}
 }
 
+// TestByUrgency: what is not an urgency of RFC 9218 means the default.
 func TestByUrgency(t *testing.T) {
-	for field, want := range map[string]string{"Priority: u=0": "0", "Priority: u=7, i": "7", "Priority: i": "3", "U: 5": "3"} {
-		if got, ok := weir.ByUrgency()(weirtest.Get(field)); got != want || !ok {
-			t.Errorf("%s: got %q, %v; want %q", field, got, ok, want)
+	for _, tt := range []struct {
+		lines []string
+		want  string
+	}{
+		{nil, "3"},
+		{[]string{"u=0"}, "0"},
+		{[]string{"u=5, i"}, "5"},
+		{[]string{"i,\tu=7"}, "7"},
+		{[]string{"u=1;x=2"}, "1"},
+		{[]string{"u=1", "u=6"}, "6"},
+		{[]string{"u=1, u"}, "3"}, // the last of several counts, and is no number
+		{[]string{"u=8"}, "3"},
+		{[]string{"u=-1"}, "3"},
+		{[]string{"u=1.0"}, "3"},
+		{[]string{"u=low"}, "3"},
+		{[]string{"u=1,"}, "1"},
+		{[]string{"U=1"}, "3"},
+		{[]string{"i"}, "3"},
+		{[]string{""}, "3"},
+	} {
+		if got, ok := weir.ByUrgency()(&http.Request{Header: http.Header{"Priority": tt.lines}}); got != tt.want || !ok {
+			t.Errorf("%q: got %q, %v; want %q", tt.lines, got, ok, tt.want)
 		}
 	}
 }

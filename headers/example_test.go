@@ -61,11 +61,3 @@ func ExampleDelete() {
 	// map[Anthropic-Ratelimit-Tokens-Remaining:[7] X-Ratelimit-Limit:[100]]
 	// map[Content-Type:[text/plain]]
 }
-
-func ExampleUrgency() {
-	fmt.Println(headers.Urgency(http.Header{"Priority": {"u=5, i"}}))
-	fmt.Println(headers.Urgency(http.Header{}))
-	// Output:
-	// 5
-	// 3
-}

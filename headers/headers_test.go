@@ -661,32 +661,3 @@ func TestDelete(t *testing.T) {
 		}
 	}
 }
-
-// TestUrgency: what is not an urgency of RFC 9218 means the default.
-func TestUrgency(t *testing.T) {
-	for _, c := range []struct {
-		lines []string
-		want  int
-	}{
-		{nil, 3},
-		{[]string{"u=0"}, 0},
-		{[]string{"u=5, i"}, 5},
-		{[]string{"i, u=7"}, 7},
-		{[]string{"u=1;x=2"}, 1},
-		{[]string{"u=1", "u=6"}, 6},
-		{[]string{"u=1, u"}, 3}, // the last of several counts, and is no number
-		{[]string{"u=8"}, 3},
-		{[]string{"u=-1"}, 3},
-		{[]string{"u=1.0"}, 3},
-		{[]string{"u=low"}, 3},
-		{[]string{"u=1,"}, 3},
-		{[]string{"U=1"}, 3},
-		{[]string{"i"}, 3},
-		{[]string{""}, 3},
-		{[]string{"u=1, x=\"" + strings.Repeat("x", 1<<15) + "\""}, 3},
-	} {
-		if got := headers.Urgency(http.Header{"Priority": c.lines}); got != c.want {
-			t.Errorf("%.40q: got %d, want %d", c.lines, got, c.want)
-		}
-	}
-}

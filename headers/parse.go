@@ -220,26 +220,6 @@ func (r *reader) members(name string, dictionary bool) (members []member, ok boo
 	return parseMembers(strings.Join(r.h[name], ", "), dictionary)
 }
 
-// Urgency returns the urgency in the Priority field of a request (RFC 9218), from 0 for the most
-// urgent to 7. It returns the default, 3, if the field is missing, invalid or longer than 16 KiB,
-// or if it specifies no urgency from 0 to 7.
-func Urgency(h http.Header) int {
-	urgency := 3
-	if len(h["Priority"]) == 0 {
-		return urgency
-	}
-	members, _ := (&reader{h: h}).members("Priority", true)
-	for _, m := range members {
-		if m.key == "u" { // if there are several, the last one applies
-			urgency = 3
-			if n, ok := m.value.(int64); ok && 0 <= n && n <= 7 {
-				urgency = int(n)
-			}
-		}
-	}
-	return urgency
-}
-
 // If v is a number of units, count returns it. Otherwise, count returns -1.
 func count(v any) int64 {
 	if n, ok := v.(int64); ok && n >= 0 {
