@@ -60,9 +60,8 @@ func newService(store weir.Store) (*service, error) {
 	r.With(tokens.Handler).Post("/complete", complete)
 
 	calls := rules.Admit("account", "running", "calls")
-	server := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(weirgrpc.UnaryServer(calls)),
-		grpc.ChainStreamInterceptor(weirgrpc.StreamServer(calls, nil)))
+	unary, stream := weirgrpc.ServerInterceptors(calls, nil)
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream))
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer()) // it stands for a service of yours
 	return &service{web: r, calls: server, jobs: make(chan job), store: store, admit: rules.Admit("account", "running", "jobs")}, nil
 }

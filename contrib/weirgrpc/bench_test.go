@@ -14,7 +14,6 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/contrib/weirgrpc"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -39,22 +38,13 @@ func byAddress(t testing.TB, quota int64) *weir.Limiter {
 	}}})
 }
 
-// A unaryService has no streaming methods, so its program makes no StreamServer.
-type unaryService struct{}
-
-func (unaryService) One(context.Context, *http.Request) (*http.Response, error)   { return nil, nil }
-func (unaryService) Two(context.Context, *http.Request) (*http.Response, error)   { return nil, nil }
-func (unaryService) Three(context.Context, *http.Request) (*http.Response, error) { return nil, nil }
-func (unaryService) Four(context.Context, *http.Request) (*http.Response, error)  { return nil, nil }
-
 // calls returns a function that makes a call without the network, allowed or refused.
 func calls(t testing.TB, quota int64) func() error {
-	weirgrpc.ForgetInterceptors()
-	intercept := weirgrpc.UnaryServer(byAddress(t, quota).Admit)
+	intercept := unaryServer(byAddress(t, quota).Admit)
 	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1234}})
 	ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", "localhost", "content-type", "application/grpc"))
 	ctx = grpc.NewContextWithServerTransportStream(ctx, transport{})
-	info := &grpc.UnaryServerInfo{Server: unaryService{}, FullMethod: "/a.Service/One"}
+	info := &grpc.UnaryServerInfo{Server: &service{}, FullMethod: "/a.Service/One"}
 	handler := func(context.Context, any) (any, error) { return nil, nil }
 	intercept(ctx, nil, info, handler) // spends a quota of 1
 	return func() error {
@@ -79,8 +69,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkUnaryServer measures a call without the network, and a request to Handler beside it.
-func BenchmarkUnaryServer(b *testing.B) {
+// BenchmarkServer measures a call without the network, and a request to Handler beside it.
+func BenchmarkServer(b *testing.B) {
 	for _, s := range scenes {
 		b.Run("Handler/"+s.name, func(b *testing.B) {
 			h := byAddress(b, s.quota).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

@@ -18,63 +18,71 @@ import (
 	"github.com/seed83679106/weir/internal/safe"
 )
 
-// UnaryClient limits outgoing unary calls in the same way as Limiter.Transport limits requests. A
-// call that exceeds a limit waits if it can be sent within MaxWait. Otherwise, it fails with
-// ResourceExhausted and a RetryInfo; the error wraps a *weir.RefusedError. A call's keys are paused
-// if the server's metadata reports that no units remain, or if the server sends a RetryInfo with
-// ResourceExhausted or Unavailable. After ResourceExhausted, a call is retried under the same
-// conditions as an HTTP request after a 429. The key function weir.ByHeader("Host") returns the
-// connection's endpoint. If a rule has a Settle function, inner interceptors can call
-// weir.ReportUsage with the context that they receive. UnaryClient ignores o.Base, and returns the
-// same errors as Limiter.Transport.
+// ClientInterceptors returns interceptors that limit outgoing calls in the same way as
+// Limiter.Transport limits requests. A call that exceeds a limit waits if it can be sent within
+// MaxWait. Otherwise, it fails with ResourceExhausted and a RetryInfo; the error wraps a
+// *weir.RefusedError. A call's keys are paused if the server's metadata reports that no units remain,
+// or if the server sends a RetryInfo with ResourceExhausted or Unavailable. After ResourceExhausted, a
+// call is retried under the same conditions as an HTTP request after a 429. The key function
+// weir.ByHeader("Host") returns the connection's endpoint. If a rule has a Settle function, inner
+// interceptors can call weir.ReportUsage with the context that they receive. ClientInterceptors
+// ignores o.Base, and returns the same errors as Limiter.Transport.
+//
+// Install both interceptors, if the program opens streams. Under a concurrency limit, a stream counts
+// as in flight until it ends. After a stream has started, nothing that the server sends pauses the
+// keys of the stream.
 //
 // A call's error text contains neither the rule nor the cause, because a handler that returns the
 // error would send the text to its own client. Use errors.As and errors.Is to find the cause.
 // Retries by a service config's retry policy or by inner interceptors are not charged.
-func UnaryClient(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInterceptor, error) {
-	limited, err := transport(l, o)
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		var result error
-		res, err := limited(ctx, method, cc, req, func(ctx context.Context) *http.Response {
-			var header, trailer metadata.MD
-			result = invoker(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.Header(&header), grpc.Trailer(&trailer))...)
-			return response(result, metadata.Join(header, trailer))
-		})
-		if err != nil {
-			return err
-		}
-		res.Body.Close()
-		return result
-	}, err
+func ClientInterceptors(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInterceptor, grpc.StreamClientInterceptor, error) {
+	o.Base = send(nil)
+	t, err := l.Transport(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := client{t}
+	return c.unary, c.stream, nil
 }
 
-// StreamClient limits outgoing streams in the same way as UnaryClient limits unary calls. Under a
-// concurrency limit, a stream counts as in flight until it ends. After a stream has started,
-// nothing that the server sends pauses the keys of the stream.
-func StreamClient(l *weir.Limiter, o weir.TransportOptions) (grpc.StreamClientInterceptor, error) {
-	limited, err := transport(l, o)
-	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		var over context.Context
-		var cs grpc.ClientStream
-		var result error
-		res, err := limited(ctx, method, cc, nil, func(ctx context.Context) *http.Response {
-			var end context.CancelFunc
-			over, end = context.WithCancel(ctx)
-			if cs, result = streamer(ctx, desc, cc, method, append(slices.Clip(opts), grpc.OnFinish(func(error) { end() }))...); result != nil {
-				end()
-			}
-			return response(result, nil)
-		})
-		if err != nil {
-			return nil, err
+// A client limits outgoing calls by a weir.Transport, whose Base is a send.
+type client struct{ transport http.RoundTripper }
+
+func (c client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	var result error
+	res, err := c.do(ctx, method, cc, req, func(ctx context.Context) *http.Response {
+		var header, trailer metadata.MD
+		result = invoker(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.Header(&header), grpc.Trailer(&trailer))...)
+		return response(result, metadata.Join(header, trailer))
+	})
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	return result
+}
+
+func (c client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	var over context.Context
+	var cs grpc.ClientStream
+	var result error
+	res, err := c.do(ctx, method, cc, nil, func(ctx context.Context) *http.Response {
+		var end context.CancelFunc
+		over, end = context.WithCancel(ctx)
+		if cs, result = streamer(ctx, desc, cc, method, append(slices.Clip(opts), grpc.OnFinish(func(error) { end() }))...); result != nil {
+			end()
 		}
-		context.AfterFunc(over, func() { // on a goroutine, where a panic of Settle would end the process
-			if _, err := safe.Call("Settle panicked", res.Body.Close); err != nil {
-				slog.Error("weirgrpc: stream not settled", "method", method, "err", err)
-			}
-		})
-		return cs, result
-	}, err
+		return response(result, nil)
+	})
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(over, func() { // on a goroutine, where a panic of Settle would end the process
+		if _, err := safe.Call("Settle panicked", res.Body.Close); err != nil {
+			slog.Error("weirgrpc: stream not settled", "method", method, "err", err)
+		}
+	})
+	return cs, result
 }
 
 const (
@@ -92,29 +100,24 @@ func (send) RoundTrip(r *http.Request) (*http.Response, error) {
 	return r.Context().Value(sendKey{}).(send)(r.Context()), nil
 }
 
-// transport returns a function that calls f to send a call once it is admitted. The function
-// returns an error if the call was not sent.
-func transport(l *weir.Limiter, o weir.TransportOptions) (func(ctx context.Context, method string, cc *grpc.ClientConn, message any, f send) (*http.Response, error), error) {
-	o.Base = send(nil)
-	t, err := l.Transport(o)
-	return func(ctx context.Context, method string, cc *grpc.ClientConn, message any, f send) (*http.Response, error) {
-		md, _ := metadata.FromOutgoingContext(ctx)
-		r := request(context.WithValue(ctx, sendKey{}, f), method, md, message)
-		r.GetBody = r.Body.(*call).body
-		r.Host = cc.CanonicalTarget()
-		r.Host = r.Host[strings.LastIndexByte(r.Host, '/')+1:]
-		res, err := t.RoundTrip(r)
-		refused := (*weir.RefusedError)(nil)
-		switch {
-		case errors.As(err, &refused):
-			err = &refusedError{refused, codes.ResourceExhausted, overLimit, refused.RetryAfter()}
-		case err != nil && ctx.Err() != nil:
-			err = statusOf(ctx.Err()).Err()
-		case err != nil: // OnError has returned an error
-			err = &refusedError{err, codes.Unavailable, unchecked, 0}
-		}
-		return res, err
-	}, err
+// do calls f to send a call once it is admitted. It returns an error if the call was not sent.
+func (c client) do(ctx context.Context, method string, cc *grpc.ClientConn, message any, f send) (*http.Response, error) {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	r := request(context.WithValue(ctx, sendKey{}, f), method, md, message)
+	r.GetBody = r.Body.(*call).body
+	r.Host = cc.CanonicalTarget()
+	r.Host = r.Host[strings.LastIndexByte(r.Host, '/')+1:]
+	res, err := c.transport.RoundTrip(r)
+	refused := (*weir.RefusedError)(nil)
+	switch {
+	case errors.As(err, &refused):
+		err = &refusedError{refused, codes.ResourceExhausted, overLimit, refused.RetryAfter()}
+	case err != nil && ctx.Err() != nil:
+		err = statusOf(ctx.Err()).Err()
+	case err != nil: // OnError has returned an error
+		err = &refusedError{err, codes.Unavailable, unchecked, 0}
+	}
+	return res, err
 }
 
 // response returns an HTTP response that represents the server's answer: err is its status, and md

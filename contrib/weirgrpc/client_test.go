@@ -31,11 +31,7 @@ import (
 // limited returns a client of s whose calls l limits.
 func limited(t *testing.T, s *service, l *weir.Limiter, o weir.TransportOptions, options ...grpc.ServerOption) pb.TestServiceClient {
 	t.Helper()
-	unary, err := weirgrpc.UnaryClient(l, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	streams, err := weirgrpc.StreamClient(l, o)
+	unary, streams, err := weirgrpc.ClientInterceptors(l, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +147,7 @@ func TestClientObeys(t *testing.T) {
 func TestClientChain(t *testing.T) {
 	store := weirtest.Memory()
 	limiter := func(name string, n int64) grpc.UnaryClientInterceptor {
-		i, err := weirgrpc.UnaryClient(must(t, store, weir.Options{Rules: []weir.Rule{{Name: name, Limits: []weir.Limit{algorithms.FixedWindow(n, 1000*aDay)}}}}), weir.TransportOptions{})
+		i, _, err := weirgrpc.ClientInterceptors(must(t, store, weir.Options{Rules: []weir.Rule{{Name: name, Limits: []weir.Limit{algorithms.FixedWindow(n, 1000*aDay)}}}}), weir.TransportOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,8 +207,7 @@ func TestClientHeld(t *testing.T) {
 	t.Run("no server", func(t *testing.T) {
 		store := weirtest.Memory()
 		l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{busy}}}})
-		unary, _ := weirgrpc.UnaryClient(l, weir.TransportOptions{})
-		streams, _ := weirgrpc.StreamClient(l, weir.TransportOptions{})
+		unary, streams, _ := weirgrpc.ClientInterceptors(l, weir.TransportOptions{})
 		fails := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			return nil, status.Error(codes.Unavailable, "")
 		}
@@ -234,8 +229,7 @@ func TestClientSettlePanics(t *testing.T) {
 	store := weirtest.Memory()
 	busy := algorithms.InFlight(1, time.Hour)
 	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily, busy}, Settle: func(weir.Outcome) int64 { panic("Settle") }}}})
-	streams, _ := weirgrpc.StreamClient(l, weir.TransportOptions{})
-	unary, _ := weirgrpc.UnaryClient(l, weir.TransportOptions{})
+	unary, streams, _ := weirgrpc.ClientInterceptors(l, weir.TransportOptions{})
 	c := pb.NewTestServiceClient(dial(t, listen(t, &service{}), grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(streams)))
 	for _, k := range kinds {
 		func() {
@@ -254,8 +248,7 @@ func TestClientSettles(t *testing.T) {
 	for _, want := range []int64{3, 10} {
 		store := weirtest.Memory()
 		l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "tokens", Unit: "tokens", Limits: []weir.Limit{daily}, Cost: func(*http.Request) int64 { return 10 }, Settle: weir.ChargeUsed}}})
-		unary, _ := weirgrpc.UnaryClient(l, weir.TransportOptions{})
-		streams, _ := weirgrpc.StreamClient(l, weir.TransportOptions{})
+		unary, streams, _ := weirgrpc.ClientInterceptors(l, weir.TransportOptions{})
 		report := func(ctx context.Context) {
 			if want == 3 {
 				weir.ReportUsage(ctx, "tokens", 3)
@@ -322,16 +315,13 @@ func TestClientTellsNothing(t *testing.T) {
 // TestClientOptions: an invalid option is an error at the start.
 func TestClientOptions(t *testing.T) {
 	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
-	if _, err := weirgrpc.UnaryClient(l, weir.TransportOptions{MaxPause: -1}); err == nil {
-		t.Error("UnaryClient: no error")
-	}
-	if _, err := weirgrpc.StreamClient(l, weir.TransportOptions{MaxPause: -1}); err == nil {
-		t.Error("StreamClient: no error")
+	if unary, stream, err := weirgrpc.ClientInterceptors(l, weir.TransportOptions{MaxPause: -1}); err == nil || unary != nil || stream != nil {
+		t.Errorf("got interceptors: %v, %v, error %v", unary != nil, stream != nil, err)
 	}
 }
 
 // A program makes one call an hour of each server. There is none at this address.
-func ExampleUnaryClient() {
+func ExampleClientInterceptors() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
 	}}}) // with MaxWait, calls wait instead of failing
@@ -339,12 +329,7 @@ func ExampleUnaryClient() {
 		fmt.Println(err)
 		return
 	}
-	unary, err := weirgrpc.UnaryClient(limiter, weir.TransportOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	streams, err := weirgrpc.StreamClient(limiter, weir.TransportOptions{})
+	unary, streams, err := weirgrpc.ClientInterceptors(limiter, weir.TransportOptions{})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -21,10 +21,8 @@ import (
 
 // newServer returns a gRPC server, whose calls limiter limits.
 func newServer(limiter *weir.Limiter) *grpc.Server {
-	server := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(weirgrpc.UnaryServer(limiter.Admit)),
-		grpc.ChainStreamInterceptor(weirgrpc.StreamServer(limiter.Admit, nil)),
-	)
+	unary, stream := weirgrpc.ServerInterceptors(limiter.Admit, nil)
+	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream))
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	return server
 }

@@ -96,12 +96,22 @@ func listen(t *testing.T, s *service, options ...grpc.ServerOption) (addr string
 	return l.Addr().String()
 }
 
+func unaryServer(calls weirgrpc.Admit) grpc.UnaryServerInterceptor {
+	unary, _ := weirgrpc.ServerInterceptors(calls, nil)
+	return unary
+}
+
+func streamServer(calls, messages weirgrpc.Admit) grpc.StreamServerInterceptor {
+	_, stream := weirgrpc.ServerInterceptors(calls, messages)
+	return stream
+}
+
 // serve limits s by calls and messages, and returns a client.
 func serve(t *testing.T, s *service, calls, messages weirgrpc.Admit, options ...grpc.DialOption) pb.TestServiceClient {
 	t.Helper()
 	return pb.NewTestServiceClient(dial(t, listen(t, s,
-		grpc.ChainUnaryInterceptor(weirgrpc.UnaryServer(calls)),
-		grpc.ChainStreamInterceptor(weirgrpc.StreamServer(calls, messages))), options...))
+		grpc.ChainUnaryInterceptor(unaryServer(calls)),
+		grpc.ChainStreamInterceptor(streamServer(calls, messages))), options...))
 }
 
 func dial(t *testing.T, addr string, options ...grpc.DialOption) *grpc.ClientConn {

@@ -26,75 +26,65 @@ import (
 // returns.
 type Admit = func(*http.Request) (*weir.Admission, error)
 
-// UnaryServer limits incoming unary calls. It sends the rate-limit fields as header metadata or,
-// for a refused call, as trailers. A refused call's status code corresponds to the HTTP status:
-// ResourceExhausted for 429, Unavailable for 503 (including the case that no decision was
-// possible), PermissionDenied for a denied key, and InvalidArgument for a missing key. If waiting
+// ServerInterceptors returns interceptors that limit incoming calls. They send the rate-limit fields
+// as header metadata or, for a refused call, as trailers. A refused call's status code corresponds to
+// the HTTP status: ResourceExhausted for 429, Unavailable for 503 (including the case that no decision
+// was possible), PermissionDenied for a denied key, and InvalidArgument for a missing key. If waiting
 // helps, the status includes a google.rpc.RetryInfo. For the retry policies of gRPC clients, the
 // trailer grpc-retry-pushback-ms contains a wait of up to a minute; if the wait is longer, the
 // trailer tells clients not to retry. Outer interceptors receive an error that wraps a
-// *weir.RefusedError. UnaryServer panics if its argument is nil.
+// *weir.RefusedError.
 //
-// If a service also has streaming methods, install StreamServer as well. If the program never calls
-// StreamServer, the first unary call to such a service logs a warning to [slog.Default]. Likewise,
-// if the program never calls UnaryServer, the first stream of a service with unary methods logs a
-// warning. At most one such warning is logged per process. If a program creates both interceptors
-// but installs only one, there is no warning, because a grpc.Server does not report which
-// interceptors it has.
-func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
-	mustBeSet(calls)
-	madeUnary.Store(true)
-	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-		warnForgotten(&madeStream, "StreamServer", info.Server, isStream)
-		r := serverRequest(ctx, info.FullMethod, info.Server, message)
-		a, err := admit(calls, r)
-		if err != nil {
-			return nil, err
-		}
-		err = serve(a.Done, func() error {
-			grpc.SetHeader(ctx, fields(a)) // fails if an interceptor has already sent the header
-			reply, err = handler(a.Context(), message)
-			return err
-		})
-		return reply, err
-	}
-}
-
-// StreamServer limits incoming streams in the same way as UnaryServer limits unary calls. Under a
-// concurrency limit, a stream counts as in flight until its handler returns.
+// Install both interceptors, because a service may have methods of both kinds. Under a concurrency
+// limit, a stream counts as in flight until its handler returns.
 //
-// The second Admit, if not nil, is called for each message that the client sends, and can refuse
-// the message. If MaxWait is set, RecvMsg waits until the message is allowed, which slows the
-// client down. After a message is refused, every call to RecvMsg returns the same error, and the
+// The second Admit, if not nil, is called for each message that the client sends in a stream, and
+// can refuse the message. If MaxWait is set, RecvMsg waits until the message is allowed, which slows
+// the client down. After a message is refused, every call to RecvMsg returns the same error, and the
 // handler should return it to end the stream. A message is done when the handler calls RecvMsg
 // again or returns. Until then, the stream's context carries the decision on the message in
 // addition to the decision on the stream.
-func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
-	mustBeSet(calls)
-	madeStream.Store(true)
-	return func(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		warnForgotten(&madeUnary, "UnaryServer", server, isUnary)
-		r := serverRequest(ss.Context(), info.FullMethod, server, nil)
-		a, err := admit(calls, r)
-		if err != nil {
-			return err
-		}
-		s := &stream{ServerStream: ss, call: r.WithContext(a.Context()), messages: messages}
-		return serve(func(o weir.Outcome) {
-			defer a.Done(o) // even if a Settle function panics for the message
-			s.over.Store(true)
-			s.done(o)
-		}, func() error {
-			ss.SetHeader(fields(a))
-			return handler(server, s)
-		})
-	}
-}
-
-func mustBeSet(calls Admit) {
+//
+// ServerInterceptors panics if its first argument is nil.
+func ServerInterceptors(calls, messages Admit) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
 	if calls == nil {
 		panic("weirgrpc: calls is nil")
 	}
+	s := server{calls, messages}
+	return s.unary, s.stream
+}
+
+// A server holds the arguments of ServerInterceptors.
+type server struct{ calls, messages Admit }
+
+func (s server) unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+	a, err := admit(s.calls, serverRequest(ctx, info.FullMethod, info.Server, message))
+	if err != nil {
+		return nil, err
+	}
+	err = serve(a.Done, func() error {
+		grpc.SetHeader(ctx, fields(a)) // fails if an interceptor has already sent the header
+		reply, err = handler(a.Context(), message)
+		return err
+	})
+	return reply, err
+}
+
+func (s server) stream(service any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	r := serverRequest(ss.Context(), info.FullMethod, service, nil)
+	a, err := admit(s.calls, r)
+	if err != nil {
+		return err
+	}
+	limited := &stream{ServerStream: ss, call: r.WithContext(a.Context()), messages: s.messages}
+	return serve(func(o weir.Outcome) {
+		defer a.Done(o) // even if a Settle function panics for the message
+		limited.over.Store(true)
+		limited.done(o)
+	}, func() error {
+		ss.SetHeader(fields(a))
+		return handler(service, limited)
+	})
 }
 
 type stream struct {

@@ -22,10 +22,8 @@
 //		if err != nil {
 //			log.Fatal(err)
 //		}
-//		server := grpc.NewServer(
-//			grpc.ChainUnaryInterceptor(weirgrpc.UnaryServer(limiter.Admit)),
-//			grpc.ChainStreamInterceptor(weirgrpc.StreamServer(limiter.Admit, nil)),
-//		)
+//		unary, stream := weirgrpc.ServerInterceptors(limiter.Admit, nil)
+//		server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream))
 //		// Register your services here.
 //		listener, err := net.Listen("tcp", "localhost:9090")
 //		if err != nil {
@@ -51,7 +49,7 @@
 //
 // # Clients
 //
-// [UnaryClient] and [StreamClient] limit outgoing calls.
+// [ClientInterceptors] limit outgoing calls.
 package weirgrpc
 
 import (

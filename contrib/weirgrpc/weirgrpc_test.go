@@ -168,7 +168,7 @@ func TestTLS(t *testing.T) {
 	var got *tls.ConnectionState
 	key := func(r *http.Request) (string, bool) { got = r.TLS; return "all", true }
 	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{daily}}}})
-	addr := listen(t, &service{}, grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: https.TLS.Certificates})), grpc.UnaryInterceptor(weirgrpc.UnaryServer(l.Admit)))
+	addr := listen(t, &service{}, grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: https.TLS.Certificates})), grpc.UnaryInterceptor(unaryServer(l.Admit)))
 	trust := https.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	c := pb.NewTestServiceClient(dial(t, addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: trust, ServerName: "example.com"}))))
 	if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); err != nil || got == nil || got.ServerName != "example.com" {
@@ -217,7 +217,7 @@ func TestAnswers(t *testing.T) {
 				inside = err
 				return reply, err
 			}
-			client := pb.NewTestServiceClient(dial(t, listen(t, &service{}, grpc.ChainUnaryInterceptor(watch, weirgrpc.UnaryServer(l.Admit)))))
+			client := pb.NewTestServiceClient(dial(t, listen(t, &service{}, grpc.ChainUnaryInterceptor(watch, unaryServer(l.Admit)))))
 			var err error
 			for range 3 {
 				_, err = client.UnaryCall(t.Context(), &pb.SimpleRequest{})
@@ -283,8 +283,8 @@ func TestSettle(t *testing.T) {
 				}
 				l := must(t, store, weir.Options{Rules: []weir.Rule{rule}})
 				client := pb.NewTestServiceClient(dial(t, listen(t, &service{work: c.work},
-					grpc.ChainUnaryInterceptor(recoverUnary, weirgrpc.UnaryServer(l.Admit)),
-					grpc.ChainStreamInterceptor(recoverStream, weirgrpc.StreamServer(l.Admit, nil)))))
+					grpc.ChainUnaryInterceptor(recoverUnary, unaryServer(l.Admit)),
+					grpc.ChainStreamInterceptor(recoverStream, streamServer(l.Admit, nil)))))
 				err := k.call(by(t.Context(), "ann"), client)
 				if got := spent(t, store, "api", daily); got != c.cost {
 					t.Errorf("%s: cost %d, want %d; %v", k.name, got, c.cost, err)
@@ -352,8 +352,8 @@ func TestHeld(t *testing.T) {
 							}
 						}}
 						l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{busy}}}})
-						unary := []grpc.UnaryServerInterceptor{recoverUnary, weirgrpc.UnaryServer(l.Admit)}
-						streams := []grpc.StreamServerInterceptor{recoverStream, weirgrpc.StreamServer(l.Admit, l.Admit)}
+						unary := []grpc.UnaryServerInterceptor{recoverUnary, unaryServer(l.Admit)}
+						streams := []grpc.StreamServerInterceptor{recoverStream, streamServer(l.Admit, l.Admit)}
 						if order == "recovery inside" {
 							slices.Reverse(unary)
 							slices.Reverse(streams)
@@ -401,8 +401,8 @@ func TestHooksPanic(t *testing.T) {
 		if o[1].Rules != nil {
 			messages = must(t, store, o[1]).Admit
 		}
-		cc := dial(t, listen(t, &service{}, grpc.ChainUnaryInterceptor(recoverUnary, weirgrpc.UnaryServer(calls)),
-			grpc.ChainStreamInterceptor(recoverStream, weirgrpc.StreamServer(calls, messages))))
+		cc := dial(t, listen(t, &service{}, grpc.ChainUnaryInterceptor(recoverUnary, unaryServer(calls)),
+			grpc.ChainStreamInterceptor(recoverStream, streamServer(calls, messages))))
 		for _, k := range kinds {
 			if err := k.call(by(t.Context(), "ann"), pb.NewTestServiceClient(cc)); messages == nil && status.Code(err) != codes.Internal {
 				t.Errorf("%s, %s: got %v", name, k.name, err)
@@ -461,7 +461,7 @@ func TestMessages(t *testing.T) {
 			after = append(after, ss.RecvMsg(new(pb.StreamingInputCallRequest))) // of a handler that does not give up
 			return err
 		}
-		c := pb.NewTestServiceClient(dial(t, listen(t, s, grpc.ChainStreamInterceptor(weirgrpc.StreamServer(calls.Admit, messages.Admit), handler))))
+		c := pb.NewTestServiceClient(dial(t, listen(t, s, grpc.ChainStreamInterceptor(streamServer(calls.Admit, messages.Admit), handler))))
 		stream, err := c.StreamingInputCall(by(t.Context(), "ann"))
 		if err != nil {
 			t.Fatal(err)
@@ -510,7 +510,7 @@ func TestMessageContext(t *testing.T) {
 		}
 		return ss.SendMsg(new(pb.StreamingInputCallResponse))
 	}
-	c := pb.NewTestServiceClient(dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(weirgrpc.StreamServer(calls.Admit, messages.Admit), handler))))
+	c := pb.NewTestServiceClient(dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(streamServer(calls.Admit, messages.Admit), handler))))
 	stream, err := c.StreamingInputCall(by(t.Context(), "ann"))
 	if err != nil {
 		t.Fatal(err)
@@ -607,7 +607,7 @@ func TestGoroutineLeftBehind(t *testing.T) {
 		<-decides
 		return status.Error(codes.Aborted, "")
 	}
-	c := pb.NewTestServiceClient(dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(weirgrpc.StreamServer(calls.Admit, slow), handler))))
+	c := pb.NewTestServiceClient(dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(streamServer(calls.Admit, slow), handler))))
 	err := kinds[2].call(by(t.Context(), "ann"), c)
 	if status.Code(err) != codes.Aborted {
 		t.Fatal(err)
@@ -677,9 +677,9 @@ func TestTwice(t *testing.T) {
 	for name, twice := range map[string]bool{"messages": false, "interceptors": true} {
 		var log strings.Builder
 		l := must(t, weirtest.Memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
-		calls, messages := []grpc.StreamServerInterceptor{weirgrpc.StreamServer(l.Admit, l.Admit)}, 1
+		calls, messages := []grpc.StreamServerInterceptor{streamServer(l.Admit, l.Admit)}, 1
 		if twice {
-			calls, messages = []grpc.StreamServerInterceptor{weirgrpc.StreamServer(l.Admit, nil), weirgrpc.StreamServer(l.Admit, nil)}, 0
+			calls, messages = []grpc.StreamServerInterceptor{streamServer(l.Admit, nil), streamServer(l.Admit, nil)}, 0
 		}
 		s := &service{}
 		c := pb.NewTestServiceClient(dial(t, listen(t, s, grpc.ChainStreamInterceptor(calls...))))
@@ -701,7 +701,7 @@ func TestOddCalls(t *testing.T) {
 	if _, err := serve(t, odd, l.Admit, nil).UnaryCall(by(t.Context(), "ann"), &pb.SimpleRequest{}); err == nil || spent(t, store, "api", daily) != 0 {
 		t.Errorf("%v, %d units spent", err, spent(t, store, "api", daily))
 	}
-	_, err := weirgrpc.UnaryServer(l.Admit)(peer.NewContext(t.Context(), &peer.Peer{}), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, nil })
+	_, err := unaryServer(l.Admit)(peer.NewContext(t.Context(), &peer.Peer{}), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, nil })
 	if err != nil {
 		t.Error(err)
 	}
@@ -711,7 +711,7 @@ func TestOddCalls(t *testing.T) {
 func TestMadeUpMethods(t *testing.T) {
 	store := weirtest.Memory()
 	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByRoute(), Limits: []weir.Limit{algorithms.GCRA(2, time.Hour)}}}})
-	cc := dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(weirgrpc.StreamServer(l.Admit, nil)),
+	cc := dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(streamServer(l.Admit, nil)),
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.NotFound, "") })))
 	var got []codes.Code
 	for i := range 3 {
@@ -723,7 +723,7 @@ func TestMadeUpMethods(t *testing.T) {
 }
 
 func TestNil(t *testing.T) {
-	for _, f := range []func(){func() { weirgrpc.UnaryServer(nil) }, func() { weirgrpc.StreamServer(nil, nil) }} {
+	for _, f := range []func(){func() { unaryServer(nil) }, func() { streamServer(nil, nil) }} {
 		func() {
 			defer func() {
 				if recover() != "weirgrpc: calls is nil" {
@@ -745,7 +745,7 @@ func ExampleMessage() {
 		fmt.Println(err)
 		return
 	}
-	interceptor := weirgrpc.UnaryServer(limiter.Admit)
+	interceptor := unaryServer(limiter.Admit)
 	served := func(context.Context, any) (any, error) { return &pb.SimpleResponse{}, nil }
 	for range 2 {
 		message := &pb.SimpleRequest{Payload: &pb.Payload{Body: make([]byte, 600)}}
@@ -756,59 +756,3 @@ func ExampleMessage() {
 	// OK
 	// ResourceExhausted
 }
-
-// TestForgotten: if only one kind of interceptor was made, the first call of a service that has
-// methods of the other kind is logged, once, with the name of such a method.
-func TestForgotten(t *testing.T) {
-	old := slog.Default()
-	defer slog.SetDefault(old)
-	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{daily}}}})
-	for name, c := range map[string]struct {
-		service       any
-		unary, stream bool   // which interceptors are made
-		want          string // "" means no line
-	}{
-		"both":                      {&service{}, true, true, ""},
-		"streams forgotten":         {&service{}, true, false, `msg="weirgrpc: calls of a method not limited" method=FullDuplexCall likely="weirgrpc.StreamServer was forgotten"`},
-		"unary calls forgotten":     {&service{}, false, true, `method=CacheableUnaryCall likely="weirgrpc.UnaryServer was forgotten"`},
-		"a service without streams": {onlyUnary{}, true, false, ""},
-		"a proxy":                   {nil, true, false, ""},
-	} {
-		var log strings.Builder
-		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-		weirgrpc.ForgetInterceptors()
-		calls := func() {}
-		if c.unary {
-			unary := weirgrpc.UnaryServer(l.Admit)
-			calls = func() {
-				unary(t.Context(), nil, &grpc.UnaryServerInfo{Server: c.service, FullMethod: "/s/m"}, func(context.Context, any) (any, error) { return nil, nil })
-			}
-		}
-		if c.stream {
-			stream := weirgrpc.StreamServer(l.Admit, nil)
-			unary := calls
-			calls = func() {
-				unary()
-				stream(c.service, contextStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { return nil })
-			}
-		}
-		calls()
-		calls()
-		if got := log.String(); strings.Count(got, "\n") != min(1, len(c.want)) || !strings.Contains(got, c.want) {
-			t.Errorf("%s: got the log %q, want %q once", name, got, c.want)
-		}
-	}
-}
-
-type onlyUnary struct{}
-
-func (onlyUnary) Get(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) { return nil, nil }
-func (onlyUnary) Close() error                                                       { return nil }
-
-type contextStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s contextStream) Context() context.Context  { return s.ctx }
-func (contextStream) SetHeader(metadata.MD) error { return nil }
