@@ -137,68 +137,54 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	switch {
 	case t.Mode == quota.ModePeek:
 		s.count(ctx, t)
-	case t.Mode == quota.ModeAtMost:
-		s.payMore(ctx, t)
-	case !t.Allowed():
+	case t.Mode == quota.ModeAtMost, !t.Allowed():
 		s.pay(ctx, t)
 	}
 	return nil
 }
 
-// pay tries to pay with granted units for the transaction t, which limits have refused. If there
-// are not enough granted units, t remains refused.
+// pay pays with granted units in place of the limits that refuse t or, if t.Mode is ModeAtMost, that
+// have no units left, up to t.Most units in total. If there are not enough granted units, t remains
+// as it is.
 func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
-	refused := make([]bool, len(t.Charges))
-	for i := range t.Decisions {
-		refused[i] = !t.Decisions[i].Allowed
-	}
-	for range t.Charges { // a HybridStore may report only one of the limits that refuse t
-		p, where := s.payment(t, refused)
-		if p == nil || s.next.Take(ctx, p) != nil {
-			return
-		}
-		if p.Allowed() {
-			fill(t, p, where, refused)
-			t.At, t.Wait = p.At, 0
-			return
-		}
-		for i, j := range where {
-			if !p.Decisions[j].Allowed {
-				if refused[i] { // the key has too few granted units
-					return
-				}
-				refused[i], t.Decisions[i] = true, p.Decisions[j]
-			}
-		}
-	}
-}
-
-// payMore pays for the units that the limits have not admitted, up to t.Most in total.
-func (s *Store) payMore(ctx context.Context, t *quota.Transaction) {
-	refused := make([]bool, len(t.Charges))
-	for range t.Charges { // in each iteration, one more limit may have no units left
-		for i, d := range t.Decisions {
-			refused[i] = refused[i] || !d.Allowed || d.Remaining >= 0 && d.Remaining < t.Charges[i].Cost
+	refused, atMost := make([]bool, len(t.Charges)), t.Mode == quota.ModeAtMost
+	for range t.Charges { // in each iteration, one more limit may refuse or have no units left
+		for i := range refused {
+			refused[i] = refused[i] || lacks(t, i)
 		}
 		p, where := s.payment(t, refused)
-		if p == nil || t.Granted >= t.Most || !slices.Contains(refused, true) {
+		if p == nil || !slices.Contains(refused, true) || atMost && t.Granted >= t.Most {
 			return
 		}
-		p.Mode, p.Most = quota.ModeAtMost, t.Most-t.Granted
+		if atMost {
+			p.Mode, p.Most = quota.ModeAtMost, t.Most-t.Granted
+		}
 		if s.next.Take(ctx, p) != nil {
 			return
 		}
 		if p.Allowed() {
 			t.Granted += p.Granted
 			fill(t, p, where, refused)
+			if !atMost {
+				t.At, t.Wait = p.At, 0
+				return
+			}
 			continue
 		}
 		for i, j := range where {
-			if !refused[i] {
+			if !refused[i] { // a HybridStore may report only one of the limits that refuse t
 				t.Decisions[i] = p.Decisions[j]
+			} else if !p.Decisions[j].Allowed { // the key has too few granted units
+				return
 			}
 		}
 	}
+}
+
+// lacks reports whether the limit of a charge refuses t or, if t.Mode is ModeAtMost, has no units left.
+func lacks(t *quota.Transaction, i int) bool {
+	d := &t.Decisions[i]
+	return !d.Allowed || t.Mode == quota.ModeAtMost && d.Remaining >= 0 && d.Remaining < t.Charges[i].Cost
 }
 
 // count adds granted units to the decisions of a Peek.
