@@ -46,7 +46,7 @@ func ownLimit(metadata *structpb.Struct, p *ratelimit.RateLimitResponse_RateLimi
 		case "timezone":
 			zone = fmt.Sprint(value.AsInterface())
 		case "burst":
-			if burst = value.GetNumberValue(); burst < 1 || burst > math.MaxUint32 || burst != math.Trunc(burst) {
+			if burst = value.GetNumberValue(); !wholeNumber(burst) {
 				return nil, fmt.Errorf("burst is %v; want 1 to %d", value.AsInterface(), uint32(math.MaxUint32))
 			}
 		default:
@@ -72,6 +72,8 @@ func ownLimit(metadata *structpb.Struct, p *ratelimit.RateLimitResponse_RateLimi
 	l.Burst = int64(burst)
 	return &l, l.Validate()
 }
+
+func wholeNumber(n float64) bool { return n >= 1 && n <= math.MaxUint32 && n == math.Trunc(n) }
 
 // decidedByOwn sets the fields of the descriptor from the decision of its own algorithm. If the
 // algorithm refuses the hits, they exceed the limit.
