@@ -1,10 +1,12 @@
 package config
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -110,7 +112,23 @@ func Open(path string, store weir.Store, o Options) (*File, error) {
 		return nil, err
 	}
 	f.current.Store(v)
+	v.warn(f.logger())
 	return f, nil
+}
+
+// logger returns a logger whose lines contain the path of the file.
+func (f *File) logger() *slog.Logger {
+	return cmp.Or(f.o.Limiter.Logger, slog.Default()).With("file", f.path)
+}
+
+// warn logs a warning for each rule that stores credentials in plain text.
+func (v *version) warn(log *slog.Logger) {
+	for i := range v.rules {
+		if name := v.rules[i].key.credentials(); name != "" {
+			log.Warn("config: credentials stored in plain text", "rule", v.rules[i].Name, "field", name,
+				"effect", "whoever can read the store or the operators' page can use them", "fix", "write "+hashedKey+":"+headerKey+":"+name)
+		}
+	}
 }
 
 // check returns an error if an argument of Open is invalid.

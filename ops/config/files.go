@@ -194,7 +194,7 @@ const lookEvery = 500 * time.Millisecond
 // ConfigMaps, except those mounted with subPath, which the kubelet never updates.
 func (f *File) Watch(ctx context.Context) error {
 	paths := f.current.Load().paths
-	log := cmp.Or(f.o.Limiter.Logger, slog.Default()).With("file", f.path)
+	log := f.logger()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for read, before := "", ""; ; {
@@ -265,6 +265,7 @@ func (f *File) reload(log *slog.Logger) (paths []string) {
 	for _, c := range changes {
 		c.log(log)
 	}
+	f.current.Load().warn(log)
 	if unused := f.Unused(); len(unused) > 0 {
 		log.Warn("config: rules that no handler names", "rules", unused, "effect", "they limit nothing")
 	}

@@ -110,6 +110,22 @@ func (k *key) hashed(text string, keep bool) string {
 	return text
 }
 
+// credentials returns the name of a header field with credentials that k contains in plain text, or
+// "" if there is none.
+func (k *key) credentials() string {
+	for _, name := range []string{"Authorization", "Proxy-Authorization"} {
+		if strings.EqualFold(k.text, headerKey+":"+name) {
+			return name
+		}
+	}
+	for i := range k.parts {
+		if name := k.parts[i].credentials(); name != "" && k.kind != kindHashed {
+			return name
+		}
+	}
+	return ""
+}
+
 // hashedParts is like hashed, but for a key that weir.Join returns, in which each part is preceded
 // by its length and a colon, and followed by a comma. It returns any other text unchanged.
 func (k *key) hashedParts(text string, keep bool) (joined string) {

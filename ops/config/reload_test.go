@@ -578,6 +578,26 @@ func TestReloadsMakeLimiters(t *testing.T) {
 	}
 }
 
+// TestCredentials: a warning names each rule that stores credentials in plain text.
+func TestCredentials(t *testing.T) {
+	for key, want := range map[string]string{
+		"header:authorization":                                  "Authorization",
+		"[ip, {first-of: [header:Proxy-Authorization, ip]}]":    "Proxy-Authorization",
+		"header:X-Tenant":                                       "",
+		"hashed:header:Authorization":                           "",
+		"[ip, hashed:header:Authorization]":                     "",
+		"{hashed: [ip, header:Authorization]}":                  "",
+		"{first-of: [hashed:header:Authorization, header:X-A]}": "",
+	} {
+		var log weirtest.Log
+		o := Options{Secret: []byte("0123456789abcdef"), Limiter: weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+		newPage(t, strings.Replace(limitOf(1), "name: a", "name: a, key: "+key, 1), o)
+		if got := log.String(); strings.Contains(got, "rule=a field="+want+" ") != (want != "") || want == "" && got != "" {
+			t.Errorf("%s: got the log %q, want a line about %q", key, got, want)
+		}
+	}
+}
+
 func TestReloadLeaksNothing(t *testing.T) {
 	p := newPage(t, limitOf(1), Options{})
 	h := p.Handler("a")(ok)
