@@ -477,15 +477,11 @@ func snapshotOf(ctx context.Context) *snapshot {
 // few is the number of limits for which arrays have room. Clearing larger arrays takes longer.
 const few = 3
 
-// saveTo makes s a snapshot of the decision. The other arguments are memory for its slices, which
-// are empty.
+// saveTo makes s a snapshot of the decision. If d will be recycled, d.why must not point into d. The
+// other arguments are memory for the snapshot's slices, which are empty.
 func (d *decision) saveTo(s *snapshot, claims []claim, decisions []quota.Decision) {
 	s.Context, s.at, s.wait, s.replicas = d.Context, d.at, d.tx.Wait, d.replicas
 	s.why, s.front, s.outer = d.why, d.front, d.outer
-	if d.why.Reason != 0 {
-		why := *d.why
-		s.why = &why
-	}
 	s.claims, s.decisions = append(claims, d.claims...), append(decisions, d.decisions...)
 }
 
@@ -523,7 +519,9 @@ type Admission struct {
 	// admitted.
 	Refusal Refusal
 
-	ticket *ticket // nil unless Admit has returned the Admission
+	l        *Limiter  // nil if FromContext has returned the Admission
+	snapshot *snapshot // likewise
+	ticket   *ticket   // nil unless Admit has returned the Admission
 }
 
 // WriteHeaders sets the rate-limit header fields in the Limiter's Dialect. If the request was
@@ -535,8 +533,8 @@ func (a *Admission) WriteHeaders(h http.Header) { a.write(h, false) }
 func (a *Admission) WriteMetadata(md map[string][]string) { a.write(md, true) }
 
 func (a *Admission) write(h http.Header, lower bool) {
-	if a != nil && a.ticket != nil {
-		a.ticket.l.writeHeaders(h, &a.ticket.snapshot, a.At, lower)
+	if a != nil && a.l != nil {
+		a.l.writeHeaders(h, a.snapshot, a.At, lower)
 	}
 }
 
@@ -568,10 +566,10 @@ func (a *Admission) Decision(rule string) (tightest quota.Decision) {
 // to Admit. FromContext, ReportUsage, Draw, Refuse and other Limiters find the decision in this
 // context. For an Admission returned by FromContext, Context returns nil.
 func (a *Admission) Context() context.Context {
-	if a == nil || a.ticket == nil {
+	if a == nil || a.snapshot == nil {
 		return nil
 	}
-	return &a.ticket.snapshot
+	return a.snapshot
 }
 
 // Allowed reports whether the request was admitted and charged.
@@ -629,14 +627,8 @@ func FromContext(ctx context.Context) *Admission {
 	if s == nil {
 		return nil
 	}
-	a := new(Admission)
-	s.describeIn(a)
-	return a
-}
-
-// describeIn fills in an Admission, which then shares the decisions of s.
-func (s *snapshot) describeIn(a *Admission) {
-	a.Refusal, a.Wait, a.Replicas, a.Decisions = s.why.Refusal, s.wait, int(s.replicas), s.decisions
+	a := &Admission{Refusal: s.why.Refusal}
+	a.Wait, a.Replicas, a.Decisions = s.wait, int(s.replicas), s.decisions
 	if s.at != 0 {
 		a.At = time.UnixMicro(s.at)
 	}
@@ -646,6 +638,7 @@ func (s *snapshot) describeIn(a *Admission) {
 			a.Charges = append(a.Charges, c.charge(j))
 		}
 	}
+	return a
 }
 
 // An Event describes one decision, or one failed attempt to make a decision.
@@ -704,34 +697,49 @@ func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	admitted, refused := l.admission(d)
 	if d.refused() {
-		l.recycle(d)
-		return nil, refused
+		return nil, l.refusedError(d)
 	}
-	if admitted.ticket.end = end; !d.passed {
-		admitted.ticket.watchDone()
-	}
-	l.recycle(d)
-	return admitted, nil
-}
-
-// admission returns an Admission that describes the decision and has a ticket, and a RefusedError
-// that holds the Admission. Both share one allocation.
-func (l *Limiter) admission(d *decision) (*Admission, *RefusedError) {
-	m := new(struct {
+	m := new(struct { // one allocation
 		ticket    ticket
 		Admission Admission
-		error     RefusedError
 		charge    [1]quota.Charge
 	})
+	m.Admission.Charges, m.Admission.ticket = m.charge[:0], &m.ticket
 	m.ticket.prepare(l, d, l.o.OnError)
-	a := &m.Admission
-	a.Charges = m.charge[:0]
-	m.ticket.describeIn(a)
+	m.Admission.describe(l, d, &m.ticket.snapshot)
+	if m.ticket.end = end; !d.passed {
+		m.ticket.watchDone()
+	}
+	l.recycle(d)
+	return &m.Admission, nil
+}
+
+// refusedError returns the error for a refused request, and recycles the decision.
+func (l *Limiter) refusedError(d *decision) *RefusedError {
+	m := new(struct { // one allocation
+		error     RefusedError
+		Admission Admission
+		snapshot  snapshot
+		refusal   refusal
+		claim     [1]claim
+		decision  [1]quota.Decision
+		charge    [1]quota.Charge
+	})
+	m.refusal, d.why = d.refusal, &m.refusal
+	d.saveTo(&m.snapshot, m.claim[:0], m.decision[:0])
+	m.Admission.Charges, m.error.Admission = m.charge[:0], &m.Admission
+	m.Admission.describe(l, d, &m.snapshot)
+	l.recycle(d)
+	return &m.error
+}
+
+// describe makes a describe the decision d, of which s is a snapshot.
+func (a *Admission) describe(l *Limiter, d *decision, s *snapshot) {
+	a.l, a.snapshot, a.Refusal = l, s, s.why.Refusal
+	a.Charges, a.Decisions = append(a.Charges, d.tx.Charges[:len(d.decisions)]...), s.decisions
+	a.At, a.Wait, a.Replicas = d.tx.At, d.tx.Wait, int(d.replicas)
 	a.Within, a.Undo = d.tx.Within, slices.Clone(d.tx.Undo) // quota.Refund needs them
-	a.ticket, m.error.Admission = &m.ticket, a
-	return a, &m.error
 }
 
 // answerRefusal calls OnLimited for a refused request, or writes a problem. If the response has no
@@ -743,7 +751,9 @@ func (l *Limiter) answerRefusal(w http.ResponseWriter, r *http.Request, d *decis
 		problem.Write(w, r, fresh, violated...)
 		return
 	}
-	rule, rec := d.why.Rule, &recorder.Recorder{ResponseWriter: w, Default: d.why.Status}
+	why := d.refusal
+	rule, rec := why.Rule, &recorder.Recorder{ResponseWriter: w, Default: why.Status}
+	d.why = &why
 	l.pass(rec.Writer(), r, l.o.OnLimited, d)
 	rec.Begin()
 	if rec.Status/100 == 2 && !rec.Deliberate && !answer.IsRPC(w.Header()) && !l.likeServed.Swap(true) {

@@ -601,7 +601,7 @@ func (t *ticket) prepare(l *Limiter, d *decision, onError func(*http.Request, er
 	switch {
 	case l.settlesAfter(d):
 		t.ticket = t
-	case l.settles && !d.refused():
+	case l.settles:
 		t.Context = &uncharged{t.Context, l}
 	}
 }

@@ -260,9 +260,7 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 			// be full.
 			if d.why.Reason != ReasonPause || d.why.RetryAfter > time.Until(giveUp) || !l.waitOut(d, d.why.RetryAfter) {
 				l.check(d, nil)
-				_, refused := l.admission(d)
-				l.recycle(d)
-				return nil, refused
+				return nil, l.refusedError(d)
 			}
 		case d.tx.Wait > d.slept && t.paused(d), !t.spend(d):
 			l.refund(d) // in the next iteration, the request gets a later slot or is refused

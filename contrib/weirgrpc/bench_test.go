@@ -57,7 +57,7 @@ var scenes = []struct {
 	name   string
 	quota  int64
 	allocs float64 // at most
-}{{"allowed", 1 << 40, 10}, {"refused", 1, 15}}
+}{{"allowed", 1 << 40, 10}, {"refused", 1, 14}}
 
 // TestAllocations: a call allocates little, of which metadata.FromIncomingContext is a third.
 func TestAllocations(t *testing.T) {
