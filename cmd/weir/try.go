@@ -75,12 +75,8 @@ func replay(ctx context.Context, path, limits string, o accesslog.Options, stdin
 	}
 	w := bufio.NewWriter(stdout)
 	report.Write(w, path)
-	if o.Suggest && err == nil && report.WriteSuggestions(w) && path != "-" {
-		fmt.Fprint(w, "\nThe log again, with these limits and the algorithms of the rules:\n\n")
-		o.Rules, o.Suggest = report.Suggested(o.Rules), false
-		if report, err = reportOf(ctx, path, o, nil); err == nil {
-			report.Write(w, path)
-		}
+	if o.Suggest && err == nil {
+		report.WriteSuggestions(w)
 	}
 	if e := w.Flush(); err == nil {
 		return e

@@ -45,7 +45,7 @@ limits:
 		{limits + " -access-log " + log, "", 0, answer, ""}, // a flag after the file
 		{"-access-log - " + limits, lines.String(), 0, answer, ""},
 		{"-suggest -access-log " + long + " " + limits, "", 0, "    config: [{limit: 5, period: 1m, algorithm: fixed-window}]\n", ""},
-		{"-suggest -access-log " + long + " " + limits, "", 0, "rule client (5 in 1m0s by fixed-window)\n  10 requests, 10 allowed, refused 0 (0.0 %)\n", ""},
+		{"-suggest -access-log " + long + " " + limits, "", 0, "replay the log with them", ""},
 		{"-suggest -access-log " + log + " " + limits, "", 0, "no suggestion for 2 in 1m0s by fixed-window, which has a longer period than the log\n", ""},
 		{"-suggest -access-log " + empty + " " + limits, "", 1, "", "empty.log: the log has no request that can be read"},
 		{"-access-log " + mixed + " " + limits, "", 1, answer, "mixed.log: 28.6 % of the lines could not be read"},

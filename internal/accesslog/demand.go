@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
@@ -182,8 +181,8 @@ func (rule *Rule) suggestions(span time.Duration) []suggestion {
 
 // WriteSuggestions writes how many units keys requested under each limit, and how much several
 // other limits would have refused. It also writes the YAML of limits that refuse only the 1 % of
-// the keys with the highest demand. WriteSuggestions reports whether there are any suggestions.
-func (r *Report) WriteSuggestions(w io.Writer) bool {
+// the keys with the highest demand.
+func (r *Report) WriteSuggestions(w io.Writer) {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	var yaml []string
 	for _, rule := range r.Rules {
@@ -207,28 +206,12 @@ func (r *Report) WriteSuggestions(w io.Writer) bool {
 		}
 	}
 	if len(yaml) == 0 {
-		return false
+		return
 	}
 	p("\nLimits that 99 %% of the keys never exceeded, as config of the rules (those without a suggestion are unchanged):\n\nlimits:\n%s",
 		strings.Join(yaml, "\n"))
-	p("\nBefore you use them: the log has the past, perhaps with an attack or a holiday in it; give people" +
+	p("\nBefore you use them, replay the log with them: the log has the past, perhaps with an attack or a holiday in it; give people" +
 		" room to grow, and begin with enforce: 0%%.")
-	return true
-}
-
-// Suggested returns a copy of the rules in which the suggested limits replace those of each rule.
-func (r *Report) Suggested(rules []weir.Rule) []weir.Rule {
-	rules = slices.Clone(rules)
-	for _, rule := range r.Rules {
-		at := slices.IndexFunc(rules, func(o weir.Rule) bool { return o.Name == rule.Name })
-		rules[at].Limits = nil
-		for _, s := range rule.suggestions(r.To.Sub(r.From)) {
-			if !s.redundant {
-				rules[at].Limits = append(rules[at].Limits, s.Limit)
-			}
-		}
-	}
-	return rules
 }
 
 func (d *demand) write(p func(format string, args ...any), rule string) {
