@@ -283,12 +283,19 @@ func (d *decoder) noKey(n ast.Node, what string) weir.NoKey {
 }
 
 // ipKey returns the key ip.
-func (d *decoder) ipKey() key {
-	k := key{fn: weir.ByIP(d.trusted...), text: "ip" + d.proxySuffix(), kind: kindIP, hint: hintForIP, net: weir.ByIP()}
+func (d *decoder) ipKey() key { return d.addrKey("ip", addr.Usual) }
+
+// addrKey returns the key of networks of the given sizes.
+func (d *decoder) addrKey(text string, size addr.Sizes) key {
+	function, field := "weir: ByIP", addr.ForwardedFor
 	if d.forwarded {
-		k.fn = weir.ByForwarded(d.trusted...)
+		function, field = "weir: ByForwarded", addr.Forwarded
 	}
-	return k
+	by := func(trusted []netip.Prefix) weir.KeyFunc {
+		proxies := addr.NewProxies(function, field, trusted)
+		return func(r *http.Request) (string, bool) { return proxies.Key(r, size), true }
+	}
+	return key{fn: by(d.trusted), text: text + d.proxySuffix(), kind: kindIP, hint: hintForIP, net: by(nil)}
 }
 
 // proxySuffix returns the suffix of the text of a key that is an address.
@@ -317,18 +324,7 @@ func (d *decoder) networkKey(n ast.Node, arg string) key {
 		d.errorf(n, "key ip:%s is not valid; want the lengths of networks of IPv4 and IPv6, such as ip:32/48", arg)
 		return key{}
 	}
-	k := key{fn: weir.ByIPPrefix(ipv4, ipv6, d.trusted...), text: "ip:" + arg + d.proxySuffix(), kind: kindIP,
-		hint: hintForIP, net: weir.ByIPPrefix(ipv4, ipv6)}
-	if d.forwarded {
-		find, otherwise := weir.ForwardedAddr(d.trusted...), weir.ByForwarded(d.trusted...)
-		k.fn = func(r *http.Request) (string, bool) {
-			if a, ok := find(r); ok {
-				return k.net(&http.Request{RemoteAddr: netip.AddrPortFrom(a, 1).String()})
-			}
-			return otherwise(r)
-		}
-	}
-	return k
+	return d.addrKey("ip:"+arg, addr.Sizes{IPv4: ipv4, IPv6: ipv6})
 }
 
 // keyNamed returns the key of a name without an argument.
