@@ -84,7 +84,7 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 		if rule != "" && rule != l.Rule || key != "" && l.Key != h.storedKey(l.Rule, key) {
 			continue
 		}
-		b := refusalBody{l.At.UTC(), l.Last.UTC(), l.Count, listedOf(l.Rule, scope{Key: l.Key}), l.Reason.String(), l.Limit, 0, l.Route, l.Shadow,
+		b := refusalBody{l.At.Truncate(time.Second).UTC(), l.Last.Truncate(time.Second).UTC(), l.Count, listedOf(l.Rule, scope{Key: l.Key}), l.Reason.String(), l.Limit, 0, l.Route, l.Shadow,
 			l.LeftOut, l.Reason}
 		if l.RetryAfter != quota.Never {
 			b.RetryAfter = seconds(l.RetryAfter)

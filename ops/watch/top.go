@@ -23,7 +23,7 @@ import (
 type top struct {
 	n      int
 	mu     sync.Mutex
-	clock  clock // its slots are seconds
+	began  time.Time
 	minute int64 // the newest, since the top began
 	known  map[topKey]*countedKey
 	counts counts      // heap
@@ -53,7 +53,7 @@ type countedKey struct {
 	before    uint32          // how many refusals in that minute belong to other keys, as do all earlier refusals
 
 	reason weir.Reason // of the last refusal
-	last   int64       // when the last refusal was, in seconds since the top began
+	last   time.Time   // when the last refusal was
 	line   *line       // the last line of this key, if it is still in the ring
 }
 
@@ -75,7 +75,7 @@ type Refused struct {
 
 	Shadow bool        // the rule is in shadow mode, so the requests were allowed
 	Reason weir.Reason // of the last refusal
-	Last   time.Time   // the time of the last refusal, to the second
+	Last   time.Time   // the time of the last refusal
 }
 
 // AtLeast returns Count − Error, the minimum number of refusals.
@@ -84,7 +84,7 @@ func (r *Refused) AtLeast() int64 { return r.Count - r.Error }
 // newTop returns a top that remembers n keys and n refusals. Counting a refusal takes O(log n) time,
 // except once a minute, when it takes O(n) time.
 func newTop(n int) top {
-	return top{n: n, clock: clock{time.Now(), time.Second}, known: make(map[topKey]*countedKey, n),
+	return top{n: n, began: time.Now(), known: make(map[topKey]*countedKey, n),
 		recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
 }
 
@@ -168,7 +168,7 @@ func (t *top) expire(minute int64) {
 
 // refused returns how often a key was refused in the last n minutes, including the current one.
 func (t *top) refused(c *countedKey, n int64) Refused {
-	r := Refused{Rule: c.rule, Key: c.key, Shadow: c.shadow, Reason: c.reason, Last: t.time(c.last)}
+	r := Refused{Rule: c.rule, Key: c.key, Shadow: c.shadow, Reason: c.reason, Last: c.last}
 	for m := max(0, t.minute-n+1); m <= t.minute; m++ {
 		r.Count += int64(c.perMinute[m%minutes])
 		switch {
@@ -181,17 +181,11 @@ func (t *top) refused(c *countedKey, n int64) Refused {
 	return r
 }
 
-// time returns the time at which a second of t.clock began. The result is exact unless this
-// machine's clock has been set since then.
-func (t *top) time(second int64) time.Time {
-	return t.clock.began.Add(time.Duration(second) * time.Second)
-}
-
-// now returns the current second, and drops what has expired.
-func (t *top) now() (second int64) {
-	second, _ = t.clock.read()
-	t.expire(second / 60)
-	return second
+// now returns the current time, and drops what has expired.
+func (t *top) now() time.Time {
+	now := time.Now()
+	t.expire(int64(now.Sub(t.began) / time.Minute))
+	return now
 }
 
 // Find returns how often a key was refused under a rule in the last hour. If the Recorder remembers no
@@ -224,7 +218,7 @@ func (t *top) Top(d time.Duration) (keys []Refused, over time.Duration) {
 			keys = append(keys, r)
 		}
 	}
-	over = time.Since(t.clock.began) - time.Duration(max(0, t.minute-n+1))*time.Minute
+	over = time.Since(t.began) - time.Duration(max(0, t.minute-n+1))*time.Minute
 	t.mu.Unlock()
 	slices.SortFunc(keys, func(a, b Refused) int { // while requests go on
 		return cmp.Or(cmp.Compare(b.AtLeast(), a.AtLeast()), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
@@ -234,8 +228,8 @@ func (t *top) Top(d time.Duration) (keys []Refused, over time.Duration) {
 
 // A Line describes one refusal, or several refusals of the same key within 10 s.
 type Line struct {
-	At         time.Time // of the first refusal, to the second
-	Last       time.Time // of the last refusal, to the second
+	At         time.Time // of the first refusal
+	Last       time.Time // of the last refusal
 	Count      int64     // the number of refusals
 	Rule, Key  string    // Key is as quota.Charge.StoredKey returns it
 	Reason     weir.Reason
@@ -250,9 +244,9 @@ type Line struct {
 }
 
 const (
-	linesPerSecond = 4   // so that a flood of made-up keys does not displace the list at once; a fifth of the list may be added at once
-	lineSeconds    = 10  // how long refusals of the same key are counted in one line
-	maxRoute       = 120 // bytes of a route that are kept
+	linesPerSecond = 4                // so that a flood of made-up keys does not displace the list at once; a fifth of the list may be added at once
+	lineTime       = 10 * time.Second // how long refusals of the same key are counted in one line
+	maxRoute       = 120              // bytes of a route that are kept
 )
 
 // recent is a ring of the last lines. Line i has the index i % size.
@@ -261,35 +255,32 @@ type recent struct {
 	lines []line
 	n     int64 // how many lines there were
 
-	second  int64 // the second up to which budget was raised
-	budget  int64 // how many lines may begin
-	leftOut int64 // refusals since the last line
+	raised  time.Time // the time up to which budget was raised
+	budget  int64     // how many lines may begin
+	leftOut int64     // refusals since the last line
 }
 
-// A line is a Line whose times are seconds since the top began.
 type line struct {
 	Line
-	at, last int64
-	of       *countedKey // the key, until another key takes its place
+	of *countedKey // the key, until another key takes its place
 }
 
 // observe adds a refusal of c.
-func (r *recent) observe(e *weir.Event, c *countedKey, now int64) {
-	if l := c.line; l != nil && now-l.at < lineSeconds && l.of == c && l.Reason == e.Refusal.Reason {
-		l.last, l.Count = now, l.Count+1
+func (r *recent) observe(e *weir.Event, c *countedKey, now time.Time) {
+	if l := c.line; l != nil && now.Sub(l.At) < lineTime && l.of == c && l.Reason == e.Refusal.Reason {
+		l.Last, l.Count = now, l.Count+1
 		return
 	}
-	if r.budget += linesPerSecond * (now - r.second); r.budget > r.size/5 {
-		r.budget = max(1, r.size/5)
+	if more := int64(now.Sub(r.raised) / (time.Second / linesPerSecond)); more > 0 {
+		r.budget, r.raised = min(r.budget+more, max(1, r.size/5)), now
 	}
-	r.second = now
 	if r.budget == 0 {
 		r.leftOut++
 		return
 	}
 	r.budget--
-	l := line{at: now, last: now, of: c, Line: Line{
-		Count: 1, Rule: c.rule, Key: c.key, Reason: e.Refusal.Reason, RetryAfter: e.Refusal.RetryAfter, Route: routeOf(e),
+	l := line{of: c, Line: Line{
+		At: now, Last: now, Count: 1, Rule: c.rule, Key: c.key, Reason: e.Refusal.Reason, RetryAfter: e.Refusal.RetryAfter, Route: routeOf(e),
 		Shadow: c.shadow, LeftOut: r.leftOut,
 	}}
 	if l.Reason == weir.ReasonLimit {
@@ -332,9 +323,7 @@ func (t *top) Recent(n int) (lines []Line) {
 	defer t.mu.Unlock()
 	r := &t.recent
 	for i := r.n - 1; i >= max(0, r.n-r.size) && len(lines) < n; i-- {
-		l := r.lines[i%r.size]
-		l.At, l.Line.Last = t.time(l.at), t.time(l.last)
-		lines = append(lines, l.Line)
+		lines = append(lines, r.lines[i%r.size].Line)
 	}
 	return lines
 }
