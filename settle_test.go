@@ -1452,7 +1452,7 @@ func TestRecorderAbilities(t *testing.T) {
 			w
 			f
 			p
-		}{w: plain}, "f"},
+		}{w: plain}, "fp"},
 		{struct { // gin
 			w
 			f

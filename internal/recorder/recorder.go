@@ -151,7 +151,8 @@ func (rec *Recorder) Writer() http.ResponseWriter {
 	_, flushes := rec.ResponseWriter.(http.Flusher)
 	_, hijacks := rec.ResponseWriter.(http.Hijacker)
 	_, reads := rec.ResponseWriter.(io.ReaderFrom)
-	f, h, r := flusher{rec}, hijacker{rec}, readerFrom{rec}
+	_, pushes := rec.ResponseWriter.(http.Pusher)
+	f, h, r, p := flusher{rec}, hijacker{rec}, readerFrom{rec}, pusher{rec}
 	switch {
 	case flushes && hijacks && reads: // HTTP/1
 		return struct {
@@ -166,7 +167,13 @@ func (rec *Recorder) Writer() http.ResponseWriter {
 			flusher
 			hijacker
 		}{rec, f, h}
-	case flushes: // HTTP/2
+	case flushes && pushes: // HTTP/2
+		return struct {
+			*Recorder
+			flusher
+			pusher
+		}{rec, f, p}
+	case flushes:
 		return struct {
 			*Recorder
 			flusher
@@ -214,6 +221,12 @@ func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
 	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
 	r.rec.Bytes += n
 	return n, r.rec.note(err)
+}
+
+type pusher struct{ rec *Recorder }
+
+func (p pusher) Push(target string, o *http.PushOptions) error {
+	return p.rec.ResponseWriter.(http.Pusher).Push(target, o)
 }
 
 // Body returns the body b of the request, and records whether it was read without an error.
