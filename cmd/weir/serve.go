@@ -180,13 +180,20 @@ func (s *service) listener(flag, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// http serves h on addr, the address of a flag, until stop is called. A request and its body must
-// arrive within readTimeout; 0 means that h itself limits the time that a body may take.
-func (s *service) http(flag, addr string, readTimeout time.Duration, h http.Handler) error {
+// start calls serve with a listener on the address of a flag, until stop is called.
+func (s *service) start(flag, addr string, serve func(net.Listener) error, stop func(context.Context) error) error {
 	ln, err := s.listener(flag, addr)
 	if err != nil {
 		return err
 	}
+	s.stops = append(s.stops, stop)
+	go func() { s.failed <- serve(ln) }() // nobody reads the error of a server that was stopped
+	return nil
+}
+
+// http serves h on addr, the address of a flag. A request and its body must arrive within
+// readTimeout; 0 means that h itself limits the time that a body may take.
+func (s *service) http(flag, addr string, readTimeout time.Duration, h http.Handler) error {
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: s.o.headerTimeout, ReadTimeout: readTimeout,
 		IdleTimeout: s.o.idleTimeout,
 		// The deadline of an HTTP/2 stream does not end a write to its connection.
@@ -197,28 +204,18 @@ func (s *service) http(flag, addr string, readTimeout time.Duration, h http.Hand
 	} else {
 		srv.DisableGeneralOptionsHandler = true // that handler bounds no time
 	}
-	s.stops = append(s.stops, func(ctx context.Context) error {
+	return s.start(flag, addr, srv.Serve, func(ctx context.Context) error {
 		err := srv.Shutdown(ctx)
 		if err != nil {
 			srv.Close()
 		}
 		return err
 	})
-	go func() {
-		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			s.failed <- err
-		}
-	}()
-	return nil
 }
 
-// grpc serves srv on addr, the address of a flag, until stop is called.
+// grpc serves srv on addr, the address of a flag.
 func (s *service) grpc(flag, addr string, srv *grpc.Server) error {
-	ln, err := s.listener(flag, addr)
-	if err != nil {
-		return err
-	}
-	s.stops = append(s.stops, func(ctx context.Context) error {
+	return s.start(flag, addr, srv.Serve, func(ctx context.Context) error {
 		cut := context.AfterFunc(ctx, srv.Stop)
 		srv.GracefulStop()
 		if !cut() {
@@ -226,12 +223,6 @@ func (s *service) grpc(flag, addr string, srv *grpc.Server) error {
 		}
 		return nil
 	})
-	go func() {
-		if err := srv.Serve(ln); err != nil {
-			s.failed <- err
-		}
-	}()
-	return nil
 }
 
 // stop closes the listeners and waits until all requests have ended, but at most for
