@@ -22,8 +22,7 @@ import (
 type envoyOptions struct {
 	envoy.Options
 
-	config, addr string
-
+	addr  string
 	names string // of header fields
 
 	clientCA, clientName string
@@ -33,7 +32,7 @@ type envoyOptions struct {
 }
 
 func (o *envoyOptions) flags(fs *flag.FlagSet) {
-	fs.StringVar(&o.config, "envoy-config", "",
+	fs.StringVar(&o.Path, "envoy-config", "",
 		"`directory`, or one file, of limits in the format of Envoy's rate limit service, checked for changes once a second")
 	fs.StringVar(&o.addr, "envoy-rls", "localhost:8081",
 		"`address` for Envoy's rate limit filter (gRPC), served only with -envoy-config or -envoy-xds")
@@ -83,7 +82,7 @@ func (o *envoyOptions) check(f *faults, redis bool) {
 		{o.Over > 0 && !redis, "-envoy-over needs -redis-addrs: counts in memory are not worth remembering"},
 		{o.clientCA != "" && !strings.HasPrefix(o.addr, tlsScheme), "-envoy-client-ca needs an -envoy-rls that begins with " + tlsScheme},
 		{o.clientName != "" && o.clientCA == "", "-envoy-client-name needs -envoy-client-ca"},
-		{o.config != "" && o.xds != "", "-envoy-config and -envoy-xds exclude each other"},
+		{o.Path != "" && o.xds != "", "-envoy-config and -envoy-xds exclude each other"},
 		{!o.enabled() && o.anySet(), "the flags that begin with -envoy- need -envoy-config or -envoy-xds"},
 	} {
 		if fault.is {
@@ -93,24 +92,24 @@ func (o *envoyOptions) check(f *faults, redis bool) {
 }
 
 // enabled reports whether there is a service for Envoy's rate limit filter.
-func (o *envoyOptions) enabled() bool { return o.config != "" || o.xds != "" }
+func (o *envoyOptions) enabled() bool { return o.Path != "" || o.xds != "" }
 
 // newService returns the service for Envoy's rate limit filter. The flags must have been checked.
 func (o *envoyOptions) newService(store quota.Store, registry *prometheus.Registry, logger *slog.Logger) (*envoy.Service, error) {
 	o.HeaderNames, o.Registerer, o.Logger = [3]string(strings.Split(o.names, ",")), registry, logger
 	if o.xds == "" {
-		return envoy.NewService(o.config, store, o.Options)
+		return envoy.NewService(store, o.Options)
 	}
 	address, secure := strings.CutPrefix(o.xds, tlsScheme)
-	x := envoy.XDS{Address: address, Node: o.xdsNode, Credentials: insecure.NewCredentials()}
+	o.XDS = &envoy.XDS{Address: address, Node: o.xdsNode, Credentials: insecure.NewCredentials()}
 	if secure {
 		config := new(tls.Config)
 		if err := o.xdsTLS.set(config); err != nil {
 			return nil, err
 		}
-		x.Credentials = credentials.NewTLS(config)
+		o.XDS.Credentials = credentials.NewTLS(config)
 	}
-	return envoy.NewXDSService(x, store, o.Options), nil
+	return envoy.NewService(store, o.Options)
 }
 
 // anySet reports whether a flag is set that has no effect without -envoy-config.

@@ -52,7 +52,7 @@ descriptors:
 	c := dial(t, text, memstore.New(memstore.Options{}), Options{})
 	for range 2 {
 		c.call(t, "d", 1, descriptor("a=1 b.c=1"), descriptor("a=1 b=1 c=1"))
-		write(t, c.s.path, text+"# changed")
+		write(t, c.s.o.Path, text+"# changed")
 		if err := c.s.Reload(); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestRemovedLimits(t *testing.T) {
 	const head = "domain: d\ndescriptors:\n"
 	c := dial(t, head+limit("gone")+limit("kept"), memstore.New(memstore.Options{}), Options{})
 	c.call(t, "d", 1, descriptor("gone=1"), descriptor("kept=1"))
-	write(t, c.s.path, head+limit("kept")+limit("new"))
+	write(t, c.s.o.Path, head+limit("kept")+limit("new"))
 	if err := c.s.Reload(); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func remembering(t *testing.T, text string, store quota.Store, over int) (s *Ser
 		asked.Add(1)
 		return store.Take(ctx, q)
 	})
-	s, err := NewService(write(t, filepath.Join(t.TempDir(), "f.yaml"), text), counting, Options{Over: over, Logger: slog.New(slog.DiscardHandler)})
+	s, err := NewService(counting, Options{Path: write(t, filepath.Join(t.TempDir(), "f.yaml"), text), Over: over, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestOverRaised(t *testing.T) {
 		for range 2 {
 			s.answerTo(t, descriptor("k=a"))
 		}
-		write(t, s.path, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}]")
+		write(t, s.o.Path, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 9}}]")
 		if err := s.Reload(); err != nil {
 			t.Fatal(err)
 		}

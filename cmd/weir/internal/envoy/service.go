@@ -26,8 +26,11 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Options are the options of NewService. The zero Options are ready to use.
+// Options are the options of NewService. Path or XDS is required.
 type Options struct {
+	Path string // of a limits file, or of a directory of such files
+	XDS  *XDS   // the control plane that has the limits, in place of Path
+
 	Merge         bool                  // allow several files to have descriptors of the same domain
 	Shadow        bool                  // count hits, but answer OK instead of OVER_LIMIT
 	Quota         bool                  // treat all descriptors as if they had quota_mode
@@ -47,8 +50,6 @@ type Service struct {
 
 	Health *health.Server // the health service of the gRPC server; it reports SERVING until Health.Shutdown is called
 
-	path  string // "" with xds
-	xds   *XDS
 	store quota.Store
 	o     Options
 
@@ -63,16 +64,10 @@ type Service struct {
 	noDomain  *slog.Logger // gets a line about calls with a domain that no file defines
 }
 
-// NewService returns a service that counts in store. The path is that of a limits file or of a
-// directory of such files. NewService returns an error if the files cannot be loaded.
-func NewService(path string, store quota.Store, o Options) (*Service, error) {
-	s := newService(store, o)
-	s.path = path
-	return s, s.Reload()
-}
-
-// newService returns a service without limits.
-func newService(store quota.Store, o Options) *Service {
+// NewService returns a service that counts in store. It returns an error if the files cannot be
+// loaded. The limits of a control plane come once Watch runs. Until they have arrived, Loaded is
+// false, the health service reports NOT_SERVING, and calls are allowed.
+func NewService(store quota.Store, o Options) (*Service, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -84,7 +79,11 @@ func newService(store quota.Store, o Options) *Service {
 		undecided: sparse.Logger(o.Logger), noDomain: sparse.Logger(o.Logger),
 	}
 	s.config.Store(noLimits)
-	return s
+	if o.XDS != nil {
+		s.Health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+		return s, nil
+	}
+	return s, s.Reload()
 }
 
 // noLimits is the Config until the first limits are loaded.
@@ -96,7 +95,7 @@ var noLimits = &Config{}
 func (s *Service) Reload() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	files, err := readFiles(s.path)
+	files, err := readFiles(s.o.Path)
 	if err != nil {
 		return err
 	}
@@ -110,7 +109,7 @@ func (s *Service) Reload() error {
 		s.failures.Inc()
 		return err
 	}
-	s.replaceLimits(c, s.path, len(files))
+	s.replaceLimits(c, s.o.Path, len(files))
 	return nil
 }
 
@@ -138,7 +137,7 @@ func (s *Service) replaceLimits(c *Config, from string, files int) {
 // the files once a second instead of waiting for notifications, because polling also works for
 // network file systems and mounted ConfigMaps.
 func (s *Service) Watch(ctx context.Context) {
-	if s.xds != nil {
+	if s.o.XDS != nil {
 		s.follow(ctx)
 		return
 	}

@@ -71,8 +71,9 @@ func dial(t *testing.T, text string, store quota.Store, o Options) *client {
 	t.Helper()
 	inOne(24*time.Hour, 30*time.Second)
 	registry := prometheus.NewPedanticRegistry()
+	o.Path = write(t, filepath.Join(t.TempDir(), "f.yaml"), text)
 	o.Logger, o.Registerer = slog.New(slog.DiscardHandler), registry
-	s, err := NewService(write(t, filepath.Join(t.TempDir(), "f.yaml"), text), store, o)
+	s, err := NewService(store, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -469,7 +470,7 @@ func TestReload(t *testing.T) {
 		{"domain: [", "OVER_LIMIT | OVER_LIMIT 0/3 DAY", false}, // Reload returns a mistake once
 		{file(9), "OK | OK 4/9 DAY", false},                     // the refused hit counts
 	} {
-		write(t, c.s.path, step.text)
+		write(t, c.s.o.Path, step.text)
 		if err := c.s.Reload(); (err != nil) != step.fails {
 			t.Errorf("%s: got %v", step.text, err)
 		}
@@ -481,12 +482,12 @@ func TestReload(t *testing.T) {
 	if n := value(t, c.s.config.Load().limits[0].total); n != 5 || loads != 3 || failures != 1 {
 		t.Errorf("got %d hits, %d loads and %d failures, want 5, 3 and 1", n, loads, failures)
 	}
-	os.Remove(c.s.path)
+	os.Remove(c.s.o.Path)
 	if err := c.s.Reload(); err == nil {
 		t.Error("got no error for a missing file")
 	}
 
-	write(t, c.s.path, file(1000))
+	write(t, c.s.o.Path, file(1000))
 	var ok atomic.Int64
 	call := func() {
 		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: descriptors([]string{"k=b"})})
@@ -497,7 +498,7 @@ func TestReload(t *testing.T) {
 		}
 	}
 	reload := func(i int) {
-		write(t, c.s.path, file(1000+i%2))
+		write(t, c.s.o.Path, file(1000+i%2))
 		if err := c.s.Reload(); err != nil {
 			t.Error(err)
 		}
@@ -521,7 +522,7 @@ func TestReload(t *testing.T) {
 func TestSwap(t *testing.T) {
 	c := dial(t, "domain: d", memstore.New(memstore.Options{}), Options{})
 	base := t.TempDir()
-	c.s.path = filepath.Join(base, "current")
+	c.s.o.Path = filepath.Join(base, "current")
 	for i, step := range []struct {
 		quota int // 0: no file
 		want  string
@@ -533,10 +534,10 @@ func TestSwap(t *testing.T) {
 		if step.quota > 0 {
 			write(t, filepath.Join(dir, "f.yaml"), fmt.Sprintf("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]", step.quota))
 		}
-		if err := os.Symlink(dir, c.s.path+".new"); err != nil {
+		if err := os.Symlink(dir, c.s.o.Path+".new"); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(c.s.path+".new", c.s.path); err != nil {
+		if err := os.Rename(c.s.o.Path+".new", c.s.o.Path); err != nil {
 			t.Fatal(err)
 		}
 		if err := c.s.Reload(); (err != nil) != (step.quota == 0) {
@@ -564,9 +565,9 @@ func TestWatch(t *testing.T) {
 			}
 		}
 	}
-	write(t, c.s.path, "domain: [")
+	write(t, c.s.o.Path, "domain: [")
 	eventually("a mistake", func() bool { return value(t, c.s.failures) == 1 })
-	write(t, c.s.path, "domain: e")
+	write(t, c.s.o.Path, "domain: e")
 	eventually("a change", func() bool { return c.s.config.Load().domains["e"] != nil })
 	cancel()
 	<-done

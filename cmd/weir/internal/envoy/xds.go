@@ -20,8 +20,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
-
-	"github.com/seed83679106/weir/quota"
 )
 
 // XDS describes the control plane, such as Envoy Gateway, from which a Service gets its limits if
@@ -41,23 +39,13 @@ const (
 	probeServer = 6 * time.Minute // servers allow one probe of an idle connection in 5 minutes
 )
 
-// NewXDSService is like NewService, but the limits come from a control plane once Watch runs. Until
-// the first limits have arrived, Loaded is false, the health service reports NOT_SERVING, and calls
-// are allowed.
-func NewXDSService(x XDS, store quota.Store, o Options) *Service {
-	s := newService(store, o)
-	s.xds = &x
-	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
-	return s
-}
-
 // Loaded reports whether s has received limits, even if they are an empty list.
 func (s *Service) Loaded() bool { return s.config.Load() != noLimits }
 
 // follow keeps a stream to the control plane open until ctx ends. If the stream breaks, the limits
 // stay in force, and follow opens another stream.
 func (s *Service) follow(ctx context.Context) {
-	conn, err := grpc.NewClient(s.xds.Address, grpc.WithTransportCredentials(s.xds.Credentials),
+	conn, err := grpc.NewClient(s.o.XDS.Address, grpc.WithTransportCredentials(s.o.XDS.Credentials),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxUpdate)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: probeServer}))
 	if err != nil {
@@ -96,7 +84,7 @@ func pause(ctx context.Context) {
 func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn, rejected *string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	client := sotw.NewADSClient(ctx, &core.Node{Id: s.xds.Node, UserAgentName: "weir"}, resource.RateLimitConfigType)
+	client := sotw.NewADSClient(ctx, &core.Node{Id: s.o.XDS.Node, UserAgentName: "weir"}, resource.RateLimitConfigType)
 	if err := client.InitConnect(conn); err != nil {
 		return err
 	}
@@ -157,7 +145,7 @@ func (s *Service) apply(resources []*anypb.Any) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	s.replaceLimits(c, s.xds.Address, len(resources))
+	s.replaceLimits(c, s.o.XDS.Address, len(resources))
 	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
 	return nil
 }

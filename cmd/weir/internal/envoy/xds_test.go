@@ -145,14 +145,23 @@ func (p *plane) waits(t *testing.T, want string) {
 	}
 }
 
+// newXDS returns a service whose limits come from a control plane.
+func newXDS(t *testing.T, x XDS, log slog.Handler) *Service {
+	t.Helper()
+	s, err := NewService(memstore.New(memstore.Options{}), Options{XDS: &x, Logger: slog.New(log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // TestXDS: a service starts before its control plane, is not ready, gets limits, rejects what has an
 // error, keeps its limits and its counts without the control plane, and finds it again.
 func TestXDS(t *testing.T) {
 	inOne(time.Hour, time.Minute)
 	p := newPlane(t) // it starts later
 	var log weirtest.Log
-	s := NewXDSService(XDS{Address: p.addr, Node: "node", Credentials: insecure.NewCredentials()}, memstore.New(memstore.Options{}),
-		Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	s := newXDS(t, XDS{Address: p.addr, Node: "node", Credentials: insecure.NewCredentials()}, slog.NewTextHandler(&log, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan bool)
 	go func() { s.Watch(ctx); close(ended) }()
@@ -229,8 +238,7 @@ func TestManyFaults(t *testing.T) {
 	p := newPlane(t)
 	p.start(t)
 	var log weirtest.Log
-	s := NewXDSService(XDS{Address: p.addr, Node: "node", Credentials: insecure.NewCredentials()}, memstore.New(memstore.Options{}),
-		Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	s := newXDS(t, XDS{Address: p.addr, Node: "node", Credentials: insecure.NewCredentials()}, slog.NewTextHandler(&log, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan bool)
 	go func() { s.Watch(ctx); close(ended) }()
@@ -257,7 +265,7 @@ func TestManyFaults(t *testing.T) {
 // TestGatewayShapes: what Envoy Gateway makes of its policies is loaded: a key that has its value as a
 // name, one without a value, masked addresses, levels without a limit, rules in shadow, months and years.
 func TestGatewayShapes(t *testing.T) {
-	s := NewXDSService(XDS{}, memstore.New(memstore.Options{}), Options{Logger: slog.New(slog.DiscardHandler)})
+	s := newXDS(t, XDS{}, slog.DiscardHandler)
 	var list []*anypb.Any
 	for _, r := range resources(t,
 		"first-listener: first-route=first-route>rule-0-match-0=rule-0-match-0>rule-0-match-1=rule-0-match-1>masked_remote_address=192.168.0.0/16 5 SECOND, "+
@@ -333,7 +341,7 @@ func TestOwnAlgorithms(t *testing.T) {
 		{5, "DAY", "gcra", "want a mapping"},
 		{0, "DAY", fields{"algorithm": "gcra"}, "quota"},
 	} {
-		s := NewXDSService(XDS{}, memstore.New(memstore.Options{}), Options{Logger: slog.New(slog.DiscardHandler)})
+		s := newXDS(t, XDS{}, slog.DiscardHandler)
 		got := ""
 		if err := s.apply(descriptor(tt.n, tt.unit, tt.own)); err != nil {
 			got = err.Error()
@@ -437,7 +445,7 @@ func TestGateway(t *testing.T) {
 			list = append(list, resource)
 		}
 		domains += len(list)
-		s := NewXDSService(XDS{}, memstore.New(memstore.Options{}), Options{Logger: slog.New(slog.DiscardHandler)})
+		s := newXDS(t, XDS{}, slog.DiscardHandler)
 		if err := s.apply(list); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
