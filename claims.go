@@ -15,6 +15,7 @@ import (
 	"github.com/seed83679106/weir/internal/ban"
 	"github.com/seed83679106/weir/internal/outbound"
 	"github.com/seed83679106/weir/internal/recorder"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/quota/optional"
@@ -174,7 +175,10 @@ func (l *Limiter) collect(d *decision) {
 // r that collect passed to them.
 func (d *decision) carryBack(r *http.Request) {
 	if d.request != r {
-		recorder.CarryBack(r, d.request, nil, r.Body)
+		body := d.request.Body
+		if recorder.CarryBack(r, d.request, nil); !safe.Equal(r.Body, body) {
+			r.Body = body
+		}
 		d.request = r
 	}
 }

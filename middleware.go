@@ -352,13 +352,10 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	if end != nil {
 		defer end() // even if PartitionKey or the handler panics
 	}
-	if outer := r; body != http.NoBody && !safe.Equal(r.Body, body) {
-		// A rule has read from the body. The request of net/http must keep the body of net/http:
-		// otherwise, if the handler closes the body early, net/http takes what follows in the body
-		// for further requests of the client.
+	if outer := r; body != http.NoBody && !safe.Equal(r.Body, body) { // a rule has read from the body
 		r = outer.WithContext(outer.Context())
-		defer recorder.CarryBack(outer, r, nil, r.Body)
-		outer.Body = body
+		defer recorder.CarryBack(outer, r, nil)
+		outer.Body = body // see CarryBack
 	}
 	h := w.Header()
 	fresh := len(h) == 0 // the response will have no other fields
@@ -438,7 +435,7 @@ func (l *Limiter) pass(w http.ResponseWriter, r *http.Request, h http.Handler, d
 	}
 	*inner = *r.WithContext(s)
 	l.recycle(d)
-	defer recorder.CarryBack(r, inner, s, r.Body) // even if the handler panics
+	defer recorder.CarryBack(r, inner, s) // even if the handler panics
 	h.ServeHTTP(w, inner)
 }
 

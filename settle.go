@@ -139,10 +139,9 @@ func (t *ticket) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	if r.Body != nil && r.Body != http.NoBody {
 		inner.Body = rec.Body(r.Body)
 	}
-	body := inner.Body
 	o := Outcome{Header: w.Header(), Panicked: true}
 	defer func() {
-		recorder.CarryBack(r, inner, &t.snapshot, body)
+		recorder.CarryBack(r, inner, &t.snapshot)
 		o.Status, o.Bytes = rec.Status, rec.Bytes
 		if rec.Hijacked { // a client that closes a WebSocket does not hang up in this sense, and net/http does not notice
 			o.HungUp = o.Panicked
@@ -525,7 +524,7 @@ func (l *Limiter) passUncharged(w http.ResponseWriter, r *http.Request, h http.H
 		return
 	}
 	inner := r.WithContext(&uncharged{r.Context(), l})
-	defer recorder.CarryBack(r, inner, inner.Context(), r.Body) // even if the handler panics
+	defer recorder.CarryBack(r, inner, inner.Context()) // even if the handler panics
 	h.ServeHTTP(w, inner)
 }
 

@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
-
-	"github.com/seed83679106/weir/internal/safe"
 )
 
 // A Recorder is a ResponseWriter that records the status and the size of a response, and whether
@@ -256,23 +254,23 @@ func (b *body) Read(p []byte) (int, error) {
 
 // CarryBack copies to r what a handler has written into inner, because net/http removes the files
 // of r.MultipartForm, and outer handlers read r.Pattern. The inner request must be a copy of r with
-// the given body and with the context ctx, which must be a pointer. If ctx is nil, r keeps its
-// context. CarryBack writes nothing if the handler has written nothing, because a goroutine of an
-// outer handler may read r.
-func CarryBack(r, inner *http.Request, ctx context.Context, body io.ReadCloser) {
+// the context ctx, which must be a pointer. If ctx is nil, r keeps its context. CarryBack writes
+// nothing if the handler has written nothing, because a goroutine of an outer handler may read r.
+//
+// The request r keeps its body. If r is the request of net/http, and the handler has closed the body
+// early, net/http closes the connection only if it finds its own body in r. Otherwise it would take
+// the rest of the body for further requests.
+func CarryBack(r, inner *http.Request, ctx context.Context) {
 	hasContext := ctx == nil || inner.Context() == ctx
 	if hasContext && inner.MultipartForm == r.MultipartForm && inner.URL == r.URL && (inner.Form == nil) == (r.Form == nil) &&
-		inner.Pattern == r.Pattern && inner.Method == r.Method && inner.Host == r.Host && inner.RemoteAddr == r.RemoteAddr &&
-		(inner.ContentLength == 0 || safe.Equal(inner.Body, body)) {
+		inner.Pattern == r.Pattern && inner.Method == r.Method && inner.Host == r.Host && inner.RemoteAddr == r.RemoteAddr {
 		return
 	}
 	written := *inner // and its path values, which have no names here
 	if ctx = r.Context(); !hasContext {
 		ctx = inner.Context()
 	}
-	if safe.Equal(inner.Body, body) {
-		written.Body = r.Body
-	}
+	written.Body = r.Body
 	if written.Trailer == nil {
 		written.Trailer = r.Trailer // which net/http may have set meanwhile
 	}
