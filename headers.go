@@ -137,7 +137,9 @@ func KeepHeaders(proxy http.Handler) http.Handler {
 			}
 		}
 		defer rec.Final() // net/http sends the header later, or trailers that the proxy has declared
-		proxy.ServeHTTP(rec.Writer(), r)
+		inner := r.WithContext(r.Context()) // see CarryBack
+		defer recorder.CarryBack(r, inner, nil)
+		proxy.ServeHTTP(rec.Writer(), inner)
 	})
 }
 

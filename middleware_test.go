@@ -961,7 +961,8 @@ func TestUploads(t *testing.T) {
 // the body is not served as further requests. The client may be a proxy that other clients share.
 func TestSmuggling(t *testing.T) {
 	rule := weir.Rule{Name: "api", Key: weir.ByJSON("user", 100), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}}
-	own, settled, policy, denied := rule, rule, rule, rule
+	own, settled, policy, denied, unread := rule, rule, rule, rule, rule
+	unread.Key = weir.Global()
 	own.Key = func(r *http.Request) (string, bool) { // as programs often do it
 		head, _ := io.ReadAll(io.LimitReader(r.Body, 100))
 		r.Body = struct {
@@ -998,6 +999,7 @@ func TestSmuggling(t *testing.T) {
 		"Policy":        {weir.Options{Rules: []weir.Rule{policy}}, closes},
 		"NoFromContext": {weir.Options{Rules: []weir.Rule{rule}, NoFromContext: true}, closes},
 		"OnLimited":     {weir.Options{Rules: []weir.Rule{denied}, OnLimited: closes}, nil},
+		"KeepHeaders":   {weir.Options{Rules: []weir.Rule{unread}, NoFromContext: true}, weir.KeepHeaders(bounds).ServeHTTP},
 	} {
 		server := httptest.NewServer(must(t, memory(), c.o).Handler(c.next))
 		conn := dial(t, server.Listener.Addr().String())
