@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,29 +17,47 @@ import (
 
 // send makes Redis run the scripts of evals in order, usually in one round trip. It returns when
 // ctx ends or earlier. The returned commands contain the answers from Redis, including errors.
+//
+// If the node lacks a script, the eval is sent again, and later evals overtake it, although they may
+// charge the same key. Several evals are therefore sent with the texts of their scripts, unless the
+// node has had all of these scripts a moment ago: then it has either all of them or, if it has just
+// lost its scripts, none. A node that removes scripts one by one (Redis 7.4) begins with the one that
+// it has not run for the longest time.
 func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
-	cmds := make([]queue.Cmd, len(evals))
 	var node *server // nil if there is only one eval or the node is unknown
-	var texts map[*script]bool
+	texts := false
 	if len(evals) > 1 {
 		node, _ = s.server(ctx, evals[0].key())
-		texts = textsFor(node, evals)
+		texts = slices.ContainsFunc(evals, func(e *eval) bool { return time.Since(e.usedOn(node)) > confirmed })
 	}
+	cmds, sent := make([]queue.Cmd, len(evals)), map[*script]bool{}
 	for i, e := range evals {
-		if texts[e.script] {
-			cmds[i] = e.command(ctx, "eval", e.text)
-			texts[e.script] = false // afterwards, the node has the script
+		if texts && !sent[e.script] {
+			cmds[i], sent[e.script] = e.command(ctx, "eval", e.text), true
 		} else {
 			cmds[i] = e.command(ctx, "evalsha", e.sha)
 		}
 	}
+	err := sendAgain(ctx, evals, cmds, func(cmds []queue.Cmd) error {
+		return s.inTime(func() error { return s.process(ctx, evals[0].key(), cmds) })
+	})
+	for _, e := range evals {
+		switch {
+		case err != nil:
+			e.sent.Clear()
+		case node != nil && time.Since(e.usedOn(node)) > confirmed/4:
+			e.sent.Store(node, time.Now()) // only now, because another batch could have overtaken this one
+		}
+	}
+	return cmds, err
+}
+
+// sendAgain sends the commands of evals by the given function, and again those that a node could not
+// run.
+func sendAgain(ctx context.Context, evals []*eval, cmds []queue.Cmd, send func([]queue.Cmd) error) error {
 	for todo := cmds; len(todo) > 0; {
-		err := s.inTime(func() error { return s.process(ctx, evals[0].key(), todo) })
-		if err != nil {
-			for _, e := range evals {
-				e.sent.Clear()
-			}
-			return nil, err
+		if err := send(todo); err != nil {
+			return err
 		}
 		todo = nil
 		for i, e := range evals {
@@ -51,46 +70,17 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 				_ = queue.Await(ctx, func(context.Context) error { time.Sleep(time.Millisecond); return nil })
 				cmds[i] = e.command(ctx, "evalsha", e.sha)
 			default:
-				if node != nil && time.Since(e.usedOn(node)) > confirmed/4 {
-					e.sent.Store(node, time.Now()) // only now, because another batch could have overtaken this one
-				}
 				continue
 			}
 			todo = append(todo, cmds[i])
 		}
 	}
-	return cmds, nil
+	return nil
 }
 
-// For this time after a batch has found scripts on a node, later batches assume that the node has
-// either all of these scripts or none. A node that removes scripts one by one (Redis 7.4) begins
-// with the one that it has not run for the longest time.
+// For this time after a batch has found its scripts on a node, the node is not expected to lack some
+// of them: see send.
 const confirmed = time.Second
-
-// textsFor returns the scripts of a batch that must be sent as texts. All other scripts are sent as
-// hashes. If a node lacks such a script, the eval is sent again, and later evals overtake it. This
-// must not happen between evals with a common key. The scripts of these evals are therefore sent
-// either all as texts, or all as hashes, of which none can be run if the node has lost all scripts.
-func textsFor(node *server, evals []*eval) map[*script]bool {
-	texts, rivals, sure := map[*script]bool{}, map[*script]bool{}, true
-	last := map[string]*script{} // for each key, the script of the last eval
-	for _, e := range evals {
-		texts[e.script] = e.usedOn(node).IsZero()
-		for _, v := range e.values {
-			if x := last[v.key]; x != nil && x != e.script {
-				rivals[x], rivals[e.script] = true, true
-			}
-			last[v.key] = e.script
-		}
-	}
-	for x := range rivals {
-		sure = sure && time.Since(x.usedOn(node)) < confirmed
-	}
-	for x := range rivals {
-		texts[x] = texts[x] || !sure
-	}
-	return texts
-}
 
 // usedOn returns when a batch last found that a node has the script, or the zero time.
 func (x *script) usedOn(node *server) time.Time {

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -94,7 +95,9 @@ func (s *Store) selfTest(ctx context.Context, charges []quota.Charge) error {
 			ts[i].Charges[j].Cost = step.cost
 		}
 	}
-	if err := s.takeInOrder(ctx, ts); err != nil {
+	errs := make([]error, len(ts))
+	s.decideAll(ctx, s.group(ts, errs), errs)
+	if err := cmp.Or(errs...); err != nil {
 		return err
 	}
 	states := make([]quota.State, n)
@@ -103,30 +106,6 @@ func (s *Store) selfTest(ctx context.Context, charges []quota.Charge) error {
 		want.Decide(t.At.UnixMicro(), states)
 		if !reflect.DeepEqual(t.Decisions, want.Decisions) || t.Wait != want.Wait {
 			return faultOf(&t.Charges[0], fmt.Sprintf("Redis and Go decide differently about charge %d of a new key", i+1))
-		}
-	}
-	return nil
-}
-
-// takeInOrder evaluates transactions for one key, and returns the first error. It makes only one
-// round trip, unless an algorithm is edged.
-func (s *Store) takeInOrder(ctx context.Context, ts []*quota.Transaction) error {
-	if slices.ContainsFunc(ts[0].Charges, func(c quota.Charge) bool { return isEdged(c.Limit.Algorithm) }) {
-		for _, t := range ts {
-			if err := t.Validate(); err != nil {
-				return err
-			}
-			if err := s.take(ctx, t); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	errs := make([]error, len(ts))
-	s.decideAll(ctx, s.group(ts, errs), errs)
-	for _, err := range errs {
-		if err != nil {
-			return err
 		}
 	}
 	return nil

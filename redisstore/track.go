@@ -88,50 +88,40 @@ func (k *tracker) takeEach(ts []*quota.Transaction) []error {
 		}
 	}
 	for conn, evals := range conns {
-		k.evaluate(ctx, conn, evals, "evalsha", errs)
+		k.evaluate(ctx, conn, evals, errs)
 	}
 	return errs
 }
 
-// evaluate runs scripts on a connection. If the node lacks a script, evaluate sends the script's
-// text.
-func (k *tracker) evaluate(ctx context.Context, conn *tracking.Conn, evals []*eval, name string, errs []error) {
-	cmds := make([][]any, len(evals))
+// evaluate runs scripts on a connection.
+func (k *tracker) evaluate(ctx context.Context, conn *tracking.Conn, evals []*eval, errs []error) {
+	cmds := make([]queue.Cmd, len(evals))
 	for i, e := range evals {
-		script := e.sha
-		if name == "eval" {
-			script = e.text
-		}
-		cmds[i] = e.command(ctx, name, script).Args()
+		cmds[i] = e.command(ctx, "evalsha", e.sha)
 	}
-	replies, err := conn.Do(cmds...)
-	var again []*eval
+	failed := sendAgain(ctx, evals, cmds, func(cmds []queue.Cmd) error {
+		var args [][]any
+		for _, cmd := range cmds {
+			args = append(args, cmd.Args())
+		}
+		replies, err := conn.Do(args...)
+		for i, reply := range replies {
+			if err, ok := reply.(tracking.Error); ok {
+				cmds[i].SetErr(err)
+			}
+			cmds[i].SetVal(reply)
+		}
+		return err
+	})
 	for i, e := range evals {
-		if errs[e.of[0]] = err; err != nil {
+		if errs[e.of[0]] = failed; failed != nil {
 			continue
 		}
-		failed, _ := replies[i].(tracking.Error)
-		if name == "evalsha" && redis.HasErrorPrefix(failed, "NOSCRIPT") {
-			again = append(again, e)
-			continue
-		}
-		if err := k.decide(ctx, e, replies[i]); err != nil {
+		if err := e.decide(k.store, cmds[i]); err != nil {
 			conn.Forget(e.key())
 			errs[e.of[0]] = fmt.Errorf("%w: %w", quota.ErrBusy, err)
 		}
 	}
-	if again != nil {
-		k.evaluate(ctx, conn, again, "eval", errs)
-	}
-}
-
-func (k *tracker) decide(ctx context.Context, e *eval, reply any) error {
-	if err, ok := reply.(tracking.Error); ok {
-		return err
-	}
-	cmd := queue.NewCmd(ctx)
-	cmd.SetVal(reply)
-	return e.decide(k.store, cmd)
 }
 
 // connection returns the tracking connection to the node that has a key, and opens it if
