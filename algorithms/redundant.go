@@ -34,13 +34,7 @@ func (anchoredWindow) Redundant(l, other *quota.Limit) bool {
 }
 
 func (slidingWindow) Redundant(l, other *quota.Limit) bool { return smaller(l, other) }
-
-func (c calendar) Redundant(l, other *quota.Limit) bool {
-	if o, ok := other.Algorithm.(calendar); ok {
-		return c.location.String() == o.location.String() && windowsIn[c.unit][o.unit]*other.Quota <= l.Quota
-	}
-	return maxAdmitted(other, c.longest(l), false) <= l.Quota
-}
+func (calendar) Redundant(l, other *quota.Limit) bool      { return smaller(l, other) }
 
 // smaller reports whether other is the same as l, except that its quota may be smaller.
 func smaller(l, other *quota.Limit) bool {
@@ -75,25 +69,4 @@ func maxAdmitted(l *quota.Limit, w time.Duration, aligned bool) int64 {
 		return (periods + 1) * l.Quota // the interval may begin and end within a window
 	}
 	return math.MaxInt64 // calendar windows differ in length, and requests in flight may last any time
-}
-
-// longest returns the length of the longest calendar window. The clock of a zone may be set back by
-// up to 26 hours, because local times range from 12 hours behind UTC to 14 hours ahead of UTC.
-func (c calendar) longest(l *quota.Limit) time.Duration {
-	w := l.Period
-	if c.unit == Month {
-		w = 31 * 24 * time.Hour
-	}
-	if c.location != nil && c.location != time.UTC {
-		w += 26 * time.Hour
-	}
-	return w
-}
-
-// windowsIn[a][b] is the maximum number of windows of unit b that one window of unit a can overlap,
-// in the same location.
-var windowsIn = [...][4]int64{
-	Day:   {Day: 1, Week: 1, Month: 1},
-	Week:  {Day: 7, Week: 1, Month: 2},
-	Month: {Day: 31, Week: 6, Month: 1},
 }
