@@ -79,36 +79,12 @@ func randomLimits() (all []quota.Limit) {
 func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	t.Helper()
 	p := newReplay(t, store)
-	p.lastUnit(limits)
 	units := int64(1)
 	for i := range limits {
 		units = max(units, limits[i].Quota)
 	}
+	p.compareRandom(limits, units, 1)
 	p.compareRandom(limits, units, 6)
-}
-
-// lastUnit reserves units of each limit for a later instant, refunds the units and spends them
-// again: first a single unit, and then all units of a new key. The first charge of each key has
-// cost -1, so that the key has a unit even under an algorithm that gives new keys none.
-func (p *replay) lastUnit(limits []quota.Limit) {
-	p.Helper()
-	wait := algorithms.GCRA(1, time.Minute).Named("wait")
-	for _, l := range limits {
-		for _, cost := range []int64{1, l.Capacity()} {
-			p.run += "."
-			p.takeOne("", wait, 1)
-			p.takeOne("", l, -1)
-			reserved := p.takeAll(time.Hour, p.charge("", l, cost), p.charge("", wait, 1))
-			p.takeOne("", l, 0)
-			p.takeOne("", l, 1)
-			if reserved.Allowed() {
-				p.cancel(reserved)
-			}
-			p.takeOne("", l, 0)
-			p.takeOne("", l, cost)
-			p.takeOne("", l, 0)
-		}
-	}
 }
 
 // compareRandom makes transactions with up to the given number of charges, of random keys under random
@@ -243,29 +219,17 @@ func bounds(p *replay) {
 	}
 }
 
-// changed: if the quota or the period of a limit changes, the new numbers apply immediately, and
-// units spent under the old numbers still count.
+// changed: if the quota of a limit changes, the new number applies immediately, and units spent under
+// the old one still count.
 func changed(p *replay) {
 	r := seeded(p)
-	var tx quota.Transaction
 	for range 10 {
 		p.run += "."
-		shortest := 48 * time.Hour
 		for range 30 {
 			units := 1 + r.Int64N(20)
-			period := time.Duration(1+r.IntN(48)) * time.Hour
-			shortest = min(shortest, period)
-			tx.Charges = tx.Charges[:0]
-			for _, l := range limits(units, period) {
-				if name := l.Algorithm.Name(); name == "sliding-log" || name == "in-flight" {
-					l.Period = shortest // the period never grows, because stores may drop units older than a period
-				}
-				if r.IntN(3) == 0 {
-					tx.Charges = append(tx.Charges, p.charge("", l, anyCost(r, units)))
-				}
-			}
-			tx.Within = []time.Duration{0, 0, time.Hour}[r.IntN(3)]
-			p.take(&tx)
+			all := limits(units, 48*time.Hour)
+			charges := anyUnlike(r, 6, func() quota.Charge { return p.anyCharge(r, all, units) })
+			p.takeAll([]time.Duration{0, 0, time.Hour}[r.IntN(3)], charges...)
 			pause(r)
 		}
 	}

@@ -25,7 +25,7 @@ type replay struct {
 	testing.TB
 	store quota.Store
 	run   string // random text in every key, so that test runs can share a server
-	kept  map[id]kept
+	kept  map[id]quota.State
 
 	compared bool // there was a decision
 	fellBack bool // of the first decision, and therefore of all
@@ -34,14 +34,8 @@ type replay struct {
 // An id contains the names under which a store keeps a state.
 type id struct{ rule, key, limit, algorithm string }
 
-type kept struct {
-	state quota.State
-	limit quota.Limit // the limit of the charge that made the state
-	reset int64       // when the state equals that of a new key, in µs since 1970
-}
-
 func newReplay(t testing.TB, store quota.Store) *replay {
-	return &replay{TB: t, store: store, run: rand.Text(), kept: map[id]kept{}}
+	return &replay{TB: t, store: store, run: rand.Text(), kept: map[id]quota.State{}}
 }
 
 func idOf(c *quota.Charge) id {
@@ -97,7 +91,10 @@ func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 	if !t.At.Equal(time.UnixMicro(now)) {
 		r.Fatalf("At: got %d ns after a whole microsecond, want none, for %s", t.At.Nanosecond()%1000, describe(t))
 	}
-	states := r.states(charges, now)
+	states := make([]quota.State, len(charges))
+	for i := range charges {
+		states[i] = r.kept[idOf(&charges[i])]
+	}
 	before := slices.Clone(states)
 	spent := want.Decide(now, states)
 	r.compare(t, &want, before)
@@ -110,23 +107,8 @@ func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 		}
 		k := idOf(&charges[i])
 		k.key = strings.Clone(k.key) // a test may overwrite the memory of the key
-		r.kept[k] = kept{states[i], charges[i].Limit, now + want.Decisions[i].ResetAfter.Microseconds()}
+		r.kept[k] = states[i]
 	}
-}
-
-// states returns the states that the replay has kept for the charges.
-func (r *replay) states(charges []quota.Charge, now int64) []quota.State {
-	states := make([]quota.State, len(charges))
-	for i := range charges {
-		k := r.kept[idOf(&charges[i])]
-		if k.state.At != 0 && k.limit != charges[i].Limit && now >= k.reset {
-			// Under the old limit the state has expired, so a store may keep or drop it. Under the
-			// new limit, the results may differ.
-			r.Skipf("%v: the state had expired before the limit changed, because the machine is slow", k.limit)
-		}
-		states[i] = k.state
-	}
-	return states
 }
 
 // compare fails the test unless t and want have the same results. The states are those before the
