@@ -160,7 +160,8 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if atOnce(t) && m.decides(c.Cost) && m.readable(sl) {
 		return sh.takeMeter(t, &m, sl, id, now, c.Cost, waited)
 	}
-	return sh.takeState(t, sl, id, now)
+	defer sh.mu.Unlock() // even if the algorithm panics
+	return takeStates(t, []lane{{id: id, shard: sh, slot: sl}}, now)
 }
 
 // takeSeveral evaluates a transaction with no charge, or with two or more.
@@ -180,31 +181,6 @@ func (s *Store) takeSeveral(t *quota.Transaction) error {
 	}
 }
 
-// takeState evaluates one charge under any algorithm, and unlocks the shard.
-func (sh *shard) takeState(t *quota.Transaction, sl *slot, id uint64, now int64) error {
-	defer sh.mu.Unlock() // even if the algorithm panics
-	states := sh.room(1)
-	sh.load(&states[0], sl, now)
-	if !t.Decide(now, states) {
-		sl.rankRefusal(&t.Decisions[0], now)
-		return nil
-	}
-	if t.Mode == quota.ModeForget {
-		sh.forget(sl)
-		return nil
-	}
-	if sl.unchanged(t.Charges[0].Cost, &states[0]) {
-		return nil
-	}
-	if sl == nil && t.Decisions[0].ResetAfter > 0 {
-		if sl = sh.add(id, now, nil); sl == nil {
-			return quota.ErrFull
-		}
-	}
-	sh.save(sl, id, now, &states[0], &t.Decisions[0])
-	return nil
-}
-
 // If a transaction has at most 24 charges (inline), its lanes are on the stack. For at most 6
 // charges (few), the array is smaller, because clearing lanes takes time.
 const (
@@ -215,7 +191,7 @@ const (
 // A lane holds one of several charges that are evaluated together.
 type lane struct {
 	id    uint64 // the fingerprint of the state
-	shard int
+	shard *shard
 	slot  *slot // nil if the state has no slot
 	meter
 	debt debt
@@ -235,7 +211,7 @@ func (s *Store) takeAll(t *quota.Transaction, lanes []lane) error {
 			lock = append(lock, k)
 		}
 		names, period, size := t.Plan(i)
-		lanes[i].meter, lanes[i].id, lanes[i].shard = meter{period, t.Charges[i].Limit.Quota, size}, fingerprint(h, names), k
+		lanes[i].meter, lanes[i].id, lanes[i].shard = meter{period, t.Charges[i].Limit.Quota, size}, fingerprint(h, names), &s.shards[k]
 	}
 	slices.Sort(lock)
 	lock = slices.Compact(lock)
@@ -249,27 +225,32 @@ func (s *Store) takeAll(t *quota.Transaction, lanes []lane) error {
 			s.shards[k].mu.Unlock()
 		}
 	}()
-	return s.decide(t, lanes, now)
+	return decide(t, lanes, now)
 }
 
 // decide evaluates several charges, under the locks of their shards.
-func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
+func decide(t *quota.Transaction, lanes []lane, now int64) error {
 	metered, allowed := atOnce(t), true
 	for i := range lanes {
 		c, ln := &t.Charges[i], &lanes[i]
-		ln.slot = s.shards[ln.shard].table.find(ln.id)
+		ln.slot = ln.shard.table.find(ln.id)
 		if metered = metered && ln.decides(c.Cost) && ln.readable(ln.slot); metered {
 			ln.debt = ln.debtOf(ln.slot, now)
 			allowed = allowed && ln.allows(&ln.debt, c.Cost)
 		}
 	}
 	if metered {
-		return s.takeMeters(t, lanes, now, allowed)
+		return takeMeters(t, lanes, now, allowed)
 	}
-	states := s.shards[lanes[0].shard].room(len(lanes))
+	return takeStates(t, lanes, now)
+}
+
+// takeStates evaluates charges under any algorithms. The caller holds the locks of the shards.
+func takeStates(t *quota.Transaction, lanes []lane, now int64) error {
+	states := lanes[0].shard.room(len(lanes))
 	for i := range lanes {
 		ln := &lanes[i]
-		s.shards[ln.shard].load(&states[i], ln.slot, now)
+		ln.shard.load(&states[i], ln.slot, now)
 	}
 	if !t.Decide(now, states) {
 		for i := range lanes {
@@ -279,16 +260,16 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 	}
 	if t.Mode == quota.ModeForget {
 		for i := range lanes {
-			s.shards[lanes[i].shard].forget(lanes[i].slot)
+			lanes[i].shard.forget(lanes[i].slot)
 		}
 		return nil
 	}
-	if !s.addAll(t, lanes, now) {
+	if !addAll(t, lanes, now) {
 		return quota.ErrFull
 	}
 	for i := range lanes {
 		if ln := &lanes[i]; !ln.slot.unchanged(t.Charges[i].Cost, &states[i]) {
-			s.shards[ln.shard].save(ln.slot, ln.id, now, &states[i], &t.Decisions[i])
+			ln.shard.save(ln.slot, ln.id, now, &states[i], &t.Decisions[i])
 		}
 	}
 	return nil
@@ -297,7 +278,7 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 // addAll gives a slot to each state that must be kept and has no slot. If there is no room for one
 // of these states, addAll returns false. The slots that it has already added are then free, because
 // their states expire immediately.
-func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
+func addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 	lacks := func(i int) bool {
 		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0
 	}
@@ -313,12 +294,12 @@ func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 		ids = append(ids, lanes[i].id)
 	}
 	for i := first; i < len(lanes); i++ {
-		if lacks(i) && s.shards[lanes[i].shard].add(lanes[i].id, now, ids) == nil {
+		if lacks(i) && lanes[i].shard.add(lanes[i].id, now, ids) == nil {
 			return false
 		}
 	}
 	for i := range lanes { // a slot may have moved to make room for another
-		lanes[i].slot = s.shards[lanes[i].shard].table.find(lanes[i].id)
+		lanes[i].slot = lanes[i].shard.table.find(lanes[i].id)
 	}
 	return true
 }

@@ -171,7 +171,7 @@ func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, 
 
 // takeMeters evaluates several charges of meters whose debts are in lanes. If all charges fit,
 // allowed is true. The caller holds the locks of the shards of all lanes.
-func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowed bool) error {
+func takeMeters(t *quota.Transaction, lanes []lane, now int64, allowed bool) error {
 	prepare(t, now)
 	for i := range lanes {
 		ln, c := &lanes[i], &t.Charges[i]
@@ -187,7 +187,7 @@ func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowe
 	if !allowed {
 		return nil
 	}
-	if !s.addAll(t, lanes, now) {
+	if !addAll(t, lanes, now) {
 		return quota.ErrFull
 	}
 	for i := range lanes {
