@@ -52,9 +52,9 @@ const (
 )
 
 // maxDirect limits the number of charges that a script evaluates without a loop, because a Lua
-// function has at most 200 local variables and a charge needs up to 8. A loop takes up to twice as
-// long.
-const maxDirect = 20
+// function has at most 200 local variables. A charge needs up to 8, and an algorithm 2. A loop takes
+// up to twice as long.
+const maxDirect = 18
 
 // weight returns the weight of a charge under an algorithm. The total weight of the charges in a
 // direct script is at most maxDirect.

@@ -128,16 +128,22 @@ func TestTwoCalendars(t *testing.T) {
 	})
 }
 
-// TestShapes: both servers compile the scripts of many charges, spend the last unit once, and get
+// TestShapes: all servers compile the scripts of many charges, spend the last unit once, and get
 // it back, whether the charges are of one key or of many, and whatever their algorithms. Near
 // maxDirect a script has nearly as many locals and registers as Lua allows.
 func TestShapes(t *testing.T) {
-	for name, addr := range map[string]string{"miniredis": mini(t).Addr(), "server": redistest.Server(t).Addr()} {
-		store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: addr})))
+	for name, addr := range map[string]string{"miniredis": mini(t).Addr(), "server": redistest.Server(t).Addr(), "Lua 5.4": redistest.Lua54(t).Addr()} {
+		rdb := client(t, redis.NewClient(&redis.Options{Addr: addr}))
 		for of, limit := range map[string]func(i int) quota.Limit{
 			"meters":  func(int) quota.Limit { return algorithms.GCRA(2, 10_000*time.Hour) },
 			"windows": func(int) quota.Limit { return algorithms.SlidingWindow(2, 10_000*time.Hour) },
 			"logs":    func(int) quota.Limit { return algorithms.SlidingLog(2, 10_000*time.Hour) },
+			"meters and windows": func(i int) quota.Limit { // each algorithm needs locals for its functions
+				return []quota.Limit{
+					algorithms.GCRA(2, 10_000*time.Hour), algorithms.TokenBucket(2, 2, 10_000*time.Hour), algorithms.LeakyBucket(2, 2, 10_000*time.Hour), algorithms.FixedWindow(2, 10_000*time.Hour),
+					algorithms.AnchoredWindow(2, 10_000*time.Hour), algorithms.SlidingWindow(2, 10_000*time.Hour), algorithms.Calendar(2, algorithms.Month, nil),
+				}[i%7]
+			},
 			"all": func(i int) quota.Limit {
 				return []quota.Limit{
 					algorithms.GCRA(2, 10_000*time.Hour), algorithms.TokenBucket(2, 2, 10_000*time.Hour), algorithms.LeakyBucket(2, 2, 10_000*time.Hour), algorithms.FixedWindow(2, 10_000*time.Hour),
@@ -145,7 +151,8 @@ func TestShapes(t *testing.T) {
 				}[i%8]
 			},
 		} {
-			for _, n := range []int{1, 2, 3, 8, 9, 10, 11, 15, 16, 19, 20, 21} {
+			for _, n := range []int{1, 2, 3, 8, 9, 10, 11, 15, 16, 17, 18, 19, 20, 21} {
+				store := newStore(t, rdb) // a store makes 64 scripts at most
 				for _, keys := range slices.Compact([]int{1, min(2, n), n}) {
 					var charges []quota.Charge
 					for i := range n {
