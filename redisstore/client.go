@@ -110,16 +110,13 @@ func (s *Store) Warnings() (w []string) {
 			"that has the store's timeouts and none of the client's hooks")
 	}
 	if d := timeoutOf(o); d != 0 && d != s.timeout {
-		const what = "ClientOptions got a timeout of %v, and Options.Timeout is %v: use one value for both"
-		w = append(w, fmt.Sprintf(what, d, s.timeout))
+		w = append(w, fmt.Sprintf("ClientOptions got a timeout of %v, and Options.Timeout is %v: use one value for both", d, s.timeout))
 	}
 	if o.DialerRetries > 1 {
-		const what = "DialerRetries is %d: a refused connection is tried again before it is reported"
-		w = append(w, fmt.Sprintf(what, o.DialerRetries))
+		w = append(w, fmt.Sprintf("DialerRetries is %d: a refused connection is tried again before it is reported", o.DialerRetries))
 	}
 	if o.DialTimeout > 2*queue.ConnectTime {
-		const what = "DialTimeout is %v: an attempt to connect that gets no answer holds a place in the pool for as long"
-		w = append(w, fmt.Sprintf(what, o.DialTimeout))
+		w = append(w, fmt.Sprintf("DialTimeout is %v: an attempt to connect that gets no answer holds a place in the pool for as long", o.DialTimeout))
 	}
 	return w
 }

@@ -3,7 +3,6 @@ package storetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -44,10 +43,7 @@ func anyBatch(p *replay, r *rand.Rand) (ts []*quota.Transaction) {
 	const units = 9
 	all := limits(units, time.Hour)
 	for range r.IntN(12) {
-		charges := []quota.Charge{p.charge(fmt.Sprint(r.IntN(2)), all[r.IntN(len(all))], anyCost(r, units))}
-		if other := p.charge("other", all[r.IntN(len(all))], 1); r.IntN(3) == 0 {
-			charges = append(charges, other)
-		}
+		charges := anyUnlike(r, 2, func() quota.Charge { return p.anyCharge(r, all, units) })
 		within := []time.Duration{0, 0, 0, time.Hour}[r.IntN(4)]
 		for range 1 + r.IntN(2)*r.IntN(2*units) {
 			result := quota.Result{Decisions: make([]quota.Decision, r.IntN(3)), Wait: time.Hour}

@@ -52,8 +52,8 @@ var all = [...]struct {
 	run  func(p *replay)
 }{
 	{"Clock", clock},
-	{"Single", single},
 	{"Random", random},
+	{"Single", single},
 	{"Bounds", bounds},
 	{"Changed", changed},
 	{"Reset", reset},
