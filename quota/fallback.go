@@ -185,7 +185,7 @@ var errBothStores = errors.New("quota: Fallback: a transaction refunds units of 
 // Take implements Store.
 func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	refunds := len(t.Charges) > 0 && t.Charges[0].Cost < 0 && t.Refunds()
-	if refunds && t.mixesStores() {
+	if refunds && t.needsBothStores() {
 		return errBothStores
 	}
 	if refunds && t.Charges[0].FellBack {
@@ -231,8 +231,8 @@ func (f *FallbackStore) fallBack(ctx context.Context, t *Transaction, err error)
 	return nil
 }
 
-// mixesStores reports whether some charges were spent in the secondary store and others were not.
-func (t *Transaction) mixesStores() bool {
+// needsBothStores reports whether some charges were spent in the secondary store and others were not.
+func (t *Transaction) needsBothStores() bool {
 	return slices.ContainsFunc(t.Charges, func(c Charge) bool { return c.FellBack != t.Charges[0].FellBack })
 }
 
