@@ -391,9 +391,9 @@ func Global() KeyFunc { return global }
 
 func global(*http.Request) (string, bool) { return "", true }
 
-// same reports whether key and other are the same function. Neither of them may be a closure.
-func (key KeyFunc) same(other KeyFunc) bool {
-	return reflect.ValueOf(key).Pointer() == reflect.ValueOf(other).Pointer()
+// same reports whether f and other are the same function. Neither of them may be a closure.
+func same[F any](f, other F) bool {
+	return reflect.ValueOf(f).Pointer() == reflect.ValueOf(other).Pointer()
 }
 
 // Join combines several keys into one. A request has a key only if every function returns one. The

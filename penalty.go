@@ -90,10 +90,8 @@ func (l *Limiter) Offenses(ctx context.Context, rule, key string) (banned, since
 }
 
 func (l *Limiter) penalized(name string) (*rule, error) {
-	for _, r := range l.rules {
-		if r.penalty != nil && r.Name == name {
-			return r, nil
-		}
+	if r, err := l.ruleNamed(name); err == nil && r.penalty != nil {
+		return r, nil
 	}
 	return nil, fmt.Errorf("weir: there is no rule %q with a penalty", name)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -124,10 +123,6 @@ func ChargeUsed(o Outcome) int64 {
 		return max(o.Cost, o.Used)
 	}
 	return o.Used
-}
-
-func isChargeUsed(settle func(Outcome) int64) bool {
-	return reflect.ValueOf(settle).Pointer() == reflect.ValueOf(ChargeUsed).Pointer()
 }
 
 // serve calls the next handler with a copy of r whose context is the ticket's snapshot, and then
@@ -260,7 +255,7 @@ const (
 // checkSettled is called at the end of each request, with the final cost, and with true if the
 // usage was reported.
 func (rule *rule) checkSettled(cost int64, reported bool) {
-	switch unused := !reported && isChargeUsed(rule.Settle); {
+	switch unused := !reported && same(rule.Settle, ChargeUsed); {
 	case cost > 0 && !unused:
 		rule.unsettled.end()
 	case !rule.unsettled.add():
@@ -480,12 +475,7 @@ func (s *snapshot) unsettled(unit string) *rule {
 }
 
 func (l *Limiter) settlesUnit(unit string) bool {
-	for _, r := range l.rules {
-		if r.Settle != nil && r.Unit == unit {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.rules, func(r *rule) bool { return r.Settle != nil && r.Unit == unit })
 }
 
 // An uncharged value is the context of a request that a Limiter with Settle has allowed but not

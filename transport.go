@@ -399,12 +399,10 @@ func (t *transport) paused(d *decision) bool {
 // many remaining units the server last reported for the key, but other processes do not. Requests
 // that are already waiting keep their slots, and later requests do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
-	for i := range l.rules {
-		if l.rules[i].Name == rule {
-			l.left.Forget(outbound.Key{Rule: rule, Key: key})
-			pause := quota.Transaction{Charges: []quota.Charge{ban.LookupPause(rule, key)}, Mode: quota.ModeForget}
-			return l.store.Take(ctx, &pause)
-		}
+	if _, err := l.ruleNamed(rule); err != nil {
+		return err
 	}
-	return fmt.Errorf("weir: there is no rule %q", rule)
+	l.left.Forget(outbound.Key{Rule: rule, Key: key})
+	pause := quota.Transaction{Charges: []quota.Charge{ban.LookupPause(rule, key)}, Mode: quota.ModeForget}
+	return l.store.Take(ctx, &pause)
 }

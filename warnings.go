@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -280,12 +281,7 @@ func (l *errorLog) held(ctx context.Context, what, rule string, err error) {
 }
 
 // loggerOr returns l, or slog.Default() if l is nil.
-func loggerOr(l *slog.Logger) *slog.Logger {
-	if l == nil {
-		return slog.Default()
-	}
-	return l
-}
+func loggerOr(l *slog.Logger) *slog.Logger { return cmp.Or(l, slog.Default()) }
 
 // A streak counts the first requests of a rule while all of them have the same fault. After the
 // first request without the fault, n is streakLength and no longer changes.

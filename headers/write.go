@@ -127,12 +127,7 @@ func (w *Writer) Write(r *Response, items []Item) {
 
 // isRefused reports whether a limit of items refuses the request.
 func isRefused(items []Item) bool {
-	for i := range items {
-		if !items[i].Allowed {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(items, func(it Item) bool { return !it.Allowed })
 }
 
 // A fieldWriter sets the fields of a header. It does not point to the Response or its items,
