@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir/internal/answer"
 	"github.com/seed83679106/weir/internal/ban"
 	"github.com/seed83679106/weir/internal/outbound"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/recorder"
 	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/storedkey"
@@ -373,23 +374,11 @@ func (l *Limiter) takeAndWait(d *decision, maxWait time.Duration) error {
 	if d.refused() || d.tx.Wait <= d.slept {
 		return ended
 	}
-	if err := sleep(d.Context, d.tx.Wait-d.slept); err != nil {
+	if err := period.Sleep(d.Context, d.tx.Wait-d.slept); err != nil {
 		l.refund(d)
 		return err
 	}
 	return nil
-}
-
-// sleep returns nil after the duration d, or the context's error if the context ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // startWaiting returns how long a request may wait: at most maxWait, and at most until the deadline

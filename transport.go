@@ -300,7 +300,7 @@ func (l *Limiter) waitOut(d *decision, wait time.Duration) bool {
 	if wait <= 0 || l.startWaiting(d, wait) < wait {
 		return false
 	}
-	sleep(d.Context, wait)
+	period.Sleep(d.Context, wait)
 	return true
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/seed83679106/weir/internal/period"
 )
 
 // A LimitedError reports that charges were refused. Wait, Reserve, Hold and Stream.Draw return a
@@ -149,15 +151,11 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	if d == 0 {
 		return nil
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+	err := period.Sleep(ctx, d)
+	if err != nil {
 		_ = r.Cancel(context.WithoutCancel(ctx)) // after an error, the units stay spent
-		return ctx.Err()
 	}
+	return err
 }
 
 // Cancel refunds the units, unless the slot has already begun. If no later slot has been reserved

@@ -1,5 +1,6 @@
 // Package period returns short names of periods: 1m, 3s, 1d, 1500ms. Different periods in
-// whole microseconds have different names. It also rounds durations for log lines.
+// whole microseconds have different names. It also rounds durations for log
+// lines, and waits for them.
 package period
 
 import (

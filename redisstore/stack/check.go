@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/quota/optional"
 	"github.com/seed83679106/weir/redisstore"
@@ -103,7 +104,7 @@ func (c *checker) check() {
 	c.checking = true
 	rest := longestPause - time.Since(c.ended)
 	c.running.Go(func() {
-		if c.pause(rest) {
+		if period.Sleep(c.ctx, rest) == nil {
 			c.run()
 		}
 		c.mu.Lock()
@@ -130,19 +131,9 @@ func (c *checker) run() {
 			return
 		}
 		c.outages.begin(err)
-		if !c.pause(pause) {
+		if period.Sleep(c.ctx, pause) != nil {
 			return
 		}
-	}
-}
-
-// pause waits for d. It returns false if the store is closed during the wait.
-func (c *checker) pause(d time.Duration) bool {
-	select {
-	case <-c.ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/seed83679106/weir/internal/period"
 )
 
 // XDS describes the control plane, such as Envoy Gateway, from which a Service gets its limits if
@@ -54,7 +56,7 @@ func (s *Service) follow(ctx context.Context) {
 	}
 	defer conn.Close()
 	rejected := "" // the errors of the last update, also if it came on an earlier stream
-	for last := ""; ctx.Err() == nil; pause(ctx) {
+	for last := ""; ctx.Err() == nil; period.Sleep(ctx, retry) {
 		before := s.config.Load()
 		err := s.stream(ctx, conn, &rejected)
 		if s.config.Load() != before {
@@ -68,14 +70,6 @@ func (s *Service) follow(ctx context.Context) {
 			}
 			s.o.Logger.Warn("envoy: no connection to the control plane", "err", err, "effect", effect)
 		}
-	}
-}
-
-// pause waits for a while before the next attempt, or until ctx ends.
-func pause(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(retry):
 	}
 }
 
@@ -105,7 +99,7 @@ func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn, rejected *s
 				s.failures.Inc()
 				s.o.Logger.Error("envoy: limits not reloaded", "err", text)
 			} else { // a server that uses the official library sends a rejected update again at once
-				pause(ctx)
+				period.Sleep(ctx, retry)
 			}
 			err = client.Nack(text)
 		}
