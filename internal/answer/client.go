@@ -115,7 +115,7 @@ var ranges = map[string]struct {
 // if it has no preference, and text if it accepts none of the forms. It reads only the
 // first mostAccept bytes, so that a refusal does not cost more than serving would.
 func best(accept []string) Form {
-	if len(accept) == 0 {
+	if len(accept) == 0 || len(accept) == 1 && accept[0] == "*/*" { // the usual cases, which need no parser
 		return JSON
 	}
 	list := strings.Join(accept, ",")
