@@ -202,7 +202,18 @@ func (s *Store) Watch(c quota.Charge, done func(d quota.Decision, current func()
 // WithoutFallback returns a store like s, except that it does not fall back to memory. While Redis
 // is down, the returned store's Take method returns an error, and weir.Options.OnError determines
 // what happens to the request.
-func (s *Store) WithoutFallback() quota.Store { return s.primary }
+func (s *Store) WithoutFallback() quota.Store { return alone{s.primary, s} }
+
+// alone is the store that WithoutFallback returns.
+type alone struct {
+	primary
+	of *Store
+}
+
+// Stores returns the stores within a, for metrics and package admin.
+func (a alone) Stores() []quota.Store {
+	return []quota.Store{a.of.redis, &a.of.checker.processes, a.of.breaker, a.of.hybrid}
+}
 
 // Undivided returns a store like s, except that it does not divide limits while Redis is down, so
 // each process then enforces the whole limit. Use it if you only read the counts and make your own
@@ -216,5 +227,5 @@ func (s *Store) Redis() *redisstore.Store { return s.redis }
 // Stores returns those of the stores within s that have metrics or keep overrides. If you pass s to
 // weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
-	return []quota.Store{s.redis, &s.checker.processes, s.breaker, s.hybrid, s.memory, s.fallback.FallbackStore, s.undivided.FallbackStore}
+	return append(alone{of: s}.Stores(), s.memory, s.fallback.FallbackStore, s.undivided.FallbackStore)
 }
