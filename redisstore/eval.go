@@ -109,7 +109,11 @@ func (s *Store) prepare(e *eval, beyond ...int64) error {
 	e.values = s.valuesOf(t)
 	var here [maxDirect]shaped
 	direct := e.direct()
-	x, own, err := s.scripts.find(e.shape(here[:0], direct))
+	shape := e.shape(here[:0], direct)
+	if direct && !isDirect(shape) {
+		direct, shape = false, e.shape(here[:0], false)
+	}
+	x, own, err := s.scripts.find(shape)
 	if err != nil {
 		return err
 	}
@@ -160,8 +164,8 @@ func (s *Store) valuesOf(t *quota.Transaction) []value {
 	return values
 }
 
-// direct reports whether the direct part of a script can evaluate e: see generate. Otherwise,
-// general.lua must evaluate e.
+// direct reports whether the direct part of a script can evaluate e, unless there are too many charges:
+// see generate. Otherwise, general.lua must evaluate e.
 func (e *eval) direct() bool {
 	t := e.ts[0]
 	switch {
@@ -170,8 +174,6 @@ func (e *eval) direct() bool {
 	case e.within < 0 || t.Mode != quota.ModeSpend: // another mode
 		return false
 	case len(t.Cancels) > 0: // a reservation is undone
-		return false
-	case weightOf(t) > maxDirect:
 		return false
 	}
 	spends := false
@@ -202,15 +204,6 @@ func (e *eval) costOf(v *value) (cost int64, ok bool) {
 		cost = cmp.Or(cost, c.Cost)
 	}
 	return cost, true
-}
-
-// weightOf returns the total weight of the charges of t, which must not exceed maxDirect in a
-// direct script.
-func weightOf(t *quota.Transaction) (n int) {
-	for i := range t.Charges {
-		n += weight(t.Charges[i].Limit.Algorithm)
-	}
-	return n
 }
 
 // shape appends the shape of e to s. If direct is false, it appends only the algorithms of e.

@@ -56,20 +56,13 @@ const (
 // up to twice as long.
 const maxDirect = 18
 
-// weight returns the weight of a charge under an algorithm. The total weight of the charges in a
-// direct script is at most maxDirect.
-func weight(a quota.Algorithm) int {
-	if isLog(a) {
-		return 2
-	}
-	return 1
-}
-
-// isDirect reports whether the script of a shape has a direct part.
+// isDirect reports whether the script of a shape has a direct part. A log counts as two charges.
 func isDirect(shape []shaped) bool {
-	size := 0
+	size := len(shape)
 	for i, c := range shape {
-		size += weight(c.algorithm)
+		if isLog(c.algorithm) {
+			size++
+		}
 		if i > 0 && !c.next && isLog(c.algorithm) != isLog(shape[i-1].algorithm) {
 			return false
 		}
