@@ -60,7 +60,7 @@ func (q *Queue) mayCall() bool {
 // scheduled, the process therefore counts as late.
 func (q *Queue) gather(now time.Time) *batch {
 	b := &batch{sent: time.Now(), began: now}
-	b.yields = q.idle <= lone && q.queued < maxBatch && b.sent.After(q.crowded)
+	b.yields = q.idle.Load() <= lone && q.queued < maxBatch && b.sent.After(q.crowded)
 	q.gathering, q.sent = b, append(q.sent, b)
 	return b
 }

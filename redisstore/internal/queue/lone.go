@@ -11,18 +11,14 @@ import (
 // addition, neither the client nor the caller's context may end the call before the budget is used
 // up.
 func (q *Queue) loneBatch(ctx context.Context, cmds []Cmd) *batch {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.runners > 0 || q.queued > 0 {
-		q.idle = 0
+	if q.idle.Load() < lone || !q.bounded || ctx.Done() != nil {
 		return nil
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	now := q.now()
-	q.idle++
 	switch {
-	case q.idle <= lone: // other callers may send commands soon
-		return nil
-	case !q.bounded || ctx.Done() != nil: // the client or the caller's context may end the call at another time
+	case q.runners > 0 || q.queued > 0: // there is another caller
 		return nil
 	case q.open == 0 || now.Sub(q.answered) > time.Second || q.service > q.timeout/8: // Redis may be slow
 		return nil

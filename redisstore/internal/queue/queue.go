@@ -76,6 +76,8 @@ type Queue struct {
 
 	slowStore *atomic.Int64 // see Options.Slow
 
+	idle atomic.Int32 // how many consecutive requests have found the queue empty; changed only by enter
+
 	mu sync.Mutex // guards all fields below
 	backlog
 	connections
@@ -88,7 +90,6 @@ type Queue struct {
 
 	fault fault         // why calls had no answers at the last tick; unknown after the next answer
 	held  time.Duration // the total time for which the clock was stopped because of fault
-	idle  int           // how many consecutive requests have found the queue empty: see alone
 }
 
 // A backlog contains the commands that are waiting or in flight.
@@ -200,6 +201,9 @@ func (q *Queue) enter(a *request, left time.Duration) error {
 	defer q.mu.Unlock()
 	now := q.now()
 	a.end, a.lost, a.held = now.Add(left), q.lost, q.held
+	if q.idle.Add(1); q.runners > 0 || q.queued > 0 {
+		q.idle.Store(0)
+	}
 	for len(q.waiting) > 0 && q.waiting[0].over.Load() {
 		q.pop()
 	}

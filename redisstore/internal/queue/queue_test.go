@@ -341,9 +341,9 @@ func TestYields(t *testing.T) {
 		q.fill(slow)
 		call(false, "a call after a slow one")
 		time.Sleep(2 * crowdedFor)
-		q.idle = lone + 1
+		q.idle.Store(lone + 1)
 		call(false, "the call of a lone caller")
-		q.idle = 0
+		q.idle.Store(0)
 		call(true, "a later call")
 		if q.runners != 0 || len(q.sent) != 0 || q.gathering != nil {
 			t.Errorf("got %d calls under way after empty ones", q.runners)
