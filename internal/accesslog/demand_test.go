@@ -125,7 +125,7 @@ func TestSuggestions(t *testing.T) {
 			}
 		}
 	}
-	rules := []weir.Rule{perIP(algorithms.FixedWindow(1000, time.Minute), algorithms.SlidingLog(5000, 5*time.Minute), algorithms.GCRA(10_000, time.Hour), algorithms.Calendar(70_000, algorithms.Month, nil)),
+	rules := []weir.Rule{perIP(algorithms.FixedWindow(1000, time.Minute), algorithms.SlidingLog(5000, 5*time.Minute), algorithms.GCRA(10_000, time.Hour), algorithms.Calendar(70_000, algorithms.Month, nil), algorithms.SlidingLog(25_000, 2*time.Hour)),
 		{Name: "hourly", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9000, time.Hour)}}}
 	replaying := func(rules []weir.Rule, suggest bool) *Report {
 		r := New(Options{Rules: rules, Suggest: suggest, Reads: func(string) []string { return nil }})
@@ -150,8 +150,8 @@ func TestSuggestions(t *testing.T) {
 		"no suggestion for 10,000 in 1h0m0s by gcra, which has a longer period than the log\n",
 		"no suggestion for 70,000 in 720h0m0s by calendar, which is of calendar periods\n",
 		"Limits that 99 % of the keys never exceeded, as config of the rules (those without a suggestion are unchanged):\n",
-		"config: [{limit: 1, period: 1m, algorithm: fixed-window}, {limit: 3, period: 5m, algorithm: sliding-log}, {limit: 10000, period: 1h, algorithm: gcra}]\n",
-		"{limit: 70000, period: month} is left out: another limit of the rule refuses at least as much\n",
+		"config: [{limit: 1, period: 1m, algorithm: fixed-window}, {limit: 3, period: 5m, algorithm: sliding-log}, {limit: 10000, period: 1h, algorithm: gcra}, {limit: 70000, period: month}]\n",
+		"{limit: 25000, period: 2h, algorithm: sliding-log} is left out: another limit of the rule refuses at least as much\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the suggestions lack %q:\n%s", want, &out)
