@@ -117,7 +117,7 @@ func parseDir(t *testing.T, dir, suffix string) (files []*ast.File) {
 	return files
 }
 
-// showExamples adds to shown what the examples of a file show: "watch/NewTop" for the name
+// showExamples adds to shown what the examples of a file show: "watch/NewRecorder" for the name
 // of an example, "quota.Allow" for a name of a package that an example uses, and ".Keys" for
 // a method that it uses.
 func showExamples(f *ast.File, dir string, shown map[string]bool) {
