@@ -136,7 +136,7 @@ func KeepHeaders(proxy http.Handler) http.Handler {
 				}
 			}
 		}
-		defer rec.Final() // net/http sends the header later, or trailers that the proxy has declared
+		defer rec.Final()                   // net/http sends the header later, or trailers that the proxy has declared
 		inner := r.WithContext(r.Context()) // see CarryBack
 		defer recorder.CarryBack(r, inner, nil)
 		proxy.ServeHTTP(rec.Writer(), inner)
