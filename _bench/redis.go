@@ -91,12 +91,12 @@ var windows = []shared{
 	windowsOf("weir, three fixed windows", 3, algorithms.FixedWindow),
 	windowsOf("weir, anchored window", 1, algorithms.AnchoredWindow),
 	windowsOf("weir, sliding window", 1, algorithms.SlidingWindow),
-	windowsOf("weir, twenty GCRA", 20, algorithms.GCRA),
-	windowsOf("weir, twenty-one GCRA", 21, algorithms.GCRA), // more are decided in a loop
+	windowsOf("weir, eighteen GCRA", 18, algorithms.GCRA),
+	windowsOf("weir, nineteen GCRA", 19, algorithms.GCRA), // more are decided in a loop
+	windowsOf("weir, nine sliding logs", 9, algorithms.SlidingLog),
 	windowsOf("weir, ten sliding logs", 10, algorithms.SlidingLog),
-	windowsOf("weir, eleven sliding logs", 11, algorithms.SlidingLog),
-	rulesOf("weir, twenty rules with a key each", rulesOfOne(20)),
-	rulesOf("weir, twenty-one rules with a key each", rulesOfOne(21)),
+	rulesOf("weir, eighteen rules with a key each", rulesOfOne(18)),
+	rulesOf("weir, nineteen rules with a key each", rulesOfOne(19)),
 	rulesOf("weir, two rules with a key each", func(units int64) [][]quota.Limit {
 		return [][]quota.Limit{{algorithms.GCRA(units, time.Minute)}, {algorithms.GCRA(units, time.Hour)}}
 	}),
