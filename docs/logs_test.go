@@ -30,7 +30,7 @@ var attributes = map[string]string{
 	"cause":        "the class of err: quota.Cause",
 	"change":       "method and path of a change by an operator",
 	"changes":      "how many changes a reload made",
-	"code":         "the code of a diagnosis, such as WEIR002",
+	"code":         "the code of a diagnosis, such as WEIR001",
 	"decided":      "how many decisions a second store has made",
 	"domain":       "a domain of Envoy's rate limit service",
 	"effect":       "what the event means for requests",

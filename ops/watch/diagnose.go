@@ -19,9 +19,9 @@ import (
 // These codes identify the problems that Diagnose finds. The file DIAGNOSTICS.md explains each code
 // and how to fix the problem.
 const (
-	AnybodyTrusted = "WEIR002" // clients can choose their key under a rule
-	ChargedTwice   = "WEIR003" // one request is charged twice under a rule
-	ClockFar       = "WEIR005" // the clocks of the store and of this process differ
+	AnybodyTrusted = "WEIR001" // clients can choose their key under a rule
+	ChargedTwice   = "WEIR002" // one request is charged twice under a rule
+	ClockFar       = "WEIR003" // the clocks of the store and of this process differ
 )
 
 // Diagnose detects configuration errors that neither a Limiter nor a store detects by itself. It
