@@ -228,7 +228,11 @@ func changed(p *replay) {
 		for range 30 {
 			units := 1 + r.Int64N(20)
 			all := limits(units, 48*time.Hour)
-			charges := anyUnlike(r, 6, func() quota.Charge { return p.anyCharge(r, all, units) })
+			charges := anyUnlike(r, 6, func() quota.Charge {
+				c := p.anyCharge(r, all, units)
+				c.Key = p.run // a store may decide keys of several servers at several instants
+				return c
+			})
 			p.takeAll([]time.Duration{0, 0, time.Hour}[r.IntN(3)], charges...)
 			pause(r)
 		}
