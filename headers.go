@@ -136,9 +136,9 @@ func KeepHeaders(proxy http.Handler) http.Handler {
 				}
 			}
 		}
-		defer rec.Final()                   // net/http sends the header later, or trailers that the proxy has declared
-		inner := r.WithContext(r.Context()) // see CarryBack
-		defer recorder.CarryBack(r, inner, nil)
+		defer rec.Final()               // net/http sends the header later, or trailers that the proxy has declared
+		inner, ctx := recorder.Inner(r) // see CarryBack
+		defer recorder.CarryBack(r, inner, ctx)
 		proxy.ServeHTTP(rec.Writer(), inner)
 	})
 }

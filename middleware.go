@@ -361,9 +361,10 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 		defer end() // even if PartitionKey or the handler panics
 	}
 	if outer := r; body != http.NoBody && !safe.Equal(r.Body, body) { // a rule has read from the body
-		r = outer.WithContext(outer.Context())
-		defer recorder.CarryBack(outer, r, nil)
-		outer.Body = body // see CarryBack
+		inner, ctx := recorder.Inner(outer)
+		defer recorder.CarryBack(outer, inner, ctx)
+		outer.Body = body           // see CarryBack
+		r, d.request = inner, inner // Settle gets d.request, with what the handler has written into it
 	}
 	h := w.Header()
 	fresh := len(h) == 0 // the response will have no other fields

@@ -1058,12 +1058,20 @@ func TestCarriedBack(t *testing.T) {
 		{"trailer", writes(func(r *http.Request) { r.Pattern = "/" }), func(r *http.Request) bool { return r.Trailer != nil }},
 		{"nothing", writes(func(r *http.Request) { r.Header = nil }), func(r *http.Request) bool { return r.Header != nil }},
 	} {
-		for _, settles := range []bool{false, true} {
-			var seen *http.Request
+		for i := range 8 {
+			settles, reads, keeps := i&1 != 0, i&2 != 0, i&4 != 0
+			var settled *http.Request
+			var seen http.Request // as Settle has seen it
 			rule := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}}
+			if reads {
+				rule.Key = func(r *http.Request) (string, bool) {
+					r.Body = struct{ io.ReadCloser }{r.Body} // as if it had read the beginning
+					return "k", true
+				}
+			}
 			if settles {
 				rule.Settle = func(o weir.Outcome) int64 {
-					if seen = o.Request; o.HungUp {
+					if settled, seen = o.Request, *o.Request; o.HungUp {
 						t.Errorf("%s: HungUp", c.name)
 					}
 					return 1
@@ -1072,17 +1080,24 @@ func TestCarriedBack(t *testing.T) {
 			r := httptest.NewRequest("POST", "/users/ann", strings.NewReader("name=x"))
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			ctx, body := r.Context(), r.Body
-			must(t, memory(), weir.Options{Rules: []weir.Rule{rule}}).Handler(http.HandlerFunc(func(w http.ResponseWriter, inner *http.Request) {
+			var next http.Handler = http.HandlerFunc(func(w http.ResponseWriter, inner *http.Request) {
 				if c.name == "trailer" {
 					r.Trailer = http.Header{"A": nil} // as net/http does at the end of the body
 				}
 				c.next.ServeHTTP(w, inner)
-			})).ServeHTTP(httptest.NewRecorder(), r)
-			if !c.want(r) || settles && seen != r {
-				t.Errorf("%s, settles %v: got %+v", c.name, settles, r)
+			})
+			if keeps {
+				next = weir.KeepHeaders(next)
+			}
+			must(t, memory(), weir.Options{Rules: []weir.Rule{rule}}).Handler(next).ServeHTTP(httptest.NewRecorder(), r)
+			if !c.want(r) || settles && !reads && settled != r {
+				t.Errorf("%s, settles %v, reads %v, keeps %v: got %+v", c.name, settles, reads, keeps, r)
+			}
+			if settles && (seen.Pattern != r.Pattern || seen.URL != r.URL || seen.Method != r.Method || len(seen.Form) != len(r.Form) || seen.Context().Value(outsideKey{}) != r.Context().Value(outsideKey{})) {
+				t.Errorf("%s, reads %v, keeps %v: Settle has seen %+v, want %+v", c.name, reads, keeps, &seen, r)
 			}
 			if c.name != "context" && (r.Context() != ctx || weir.FromContext(r.Context()) != nil) || r.Body != body {
-				t.Errorf("%s, settles %v: the context or the body is that of the copy", c.name, settles)
+				t.Errorf("%s, settles %v, reads %v, keeps %v: the context or the body is that of the copy", c.name, settles, reads, keeps)
 			}
 		}
 	}

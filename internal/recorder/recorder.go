@@ -252,6 +252,12 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Inner returns a copy of r for a handler, and the context of the copy, which CarryBack takes.
+func Inner(r *http.Request) (inner *http.Request, ctx context.Context) {
+	ctx = &struct{ context.Context }{r.Context()} // a pointer, even if the context of r cannot be compared
+	return r.WithContext(ctx), ctx
+}
+
 // CarryBack copies to r what a handler has written into inner, because net/http removes the files
 // of r.MultipartForm, and outer handlers read r.Pattern. The inner request must be a copy of r with
 // the context ctx, which must be a pointer. If ctx is nil, r keeps its context. CarryBack writes
