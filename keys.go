@@ -261,15 +261,22 @@ func ByMethod() KeyFunc {
 }
 
 // ByUrgency uses the urgency in the Priority header field (RFC 9218) as the key, from "0" for the most
-// urgent requests to "7". A request without a valid urgency has the key "3". The other members of
-// the field are ignored, even if they are malformed. Use ByUrgency in
-// Rule.Class, and only for clients that have no reason to exaggerate, for example because the
+// urgent requests to "7". A request without a valid urgency, or with a field of more than 1 KiB, has
+// the key "3". The other members of the field are ignored, even if they are malformed. Use ByUrgency
+// in Rule.Class, and only for clients that have no reason to exaggerate, for example because the
 // classes share the client's own quota.
 func ByUrgency() KeyFunc { return urgency }
 
+// mostPriority is the maximum length of a Priority field that is read. Browsers send about ten bytes.
+const mostPriority = 1024
+
 func urgency(r *http.Request) (u string, ok bool) {
 	u = "3"
-	for member := range strings.SplitSeq(strings.Join(r.Header["Priority"], ","), ",") {
+	field := strings.Join(r.Header["Priority"], ",")
+	if len(field) > mostPriority {
+		return u, true
+	}
+	for member := range strings.SplitSeq(field, ",") {
 		name, _, _ := strings.Cut(strings.Trim(member, " \t"), ";") // without parameters
 		name, value, _ := strings.Cut(name, "=")
 		switch {

@@ -1118,9 +1118,12 @@ func TestByUrgency(t *testing.T) {
 		{[]string{"U=1"}, "3"},
 		{[]string{"i"}, "3"},
 		{[]string{""}, "3"},
+		{[]string{strings.Repeat(",", 1021) + "u=1"}, "1"},
+		{[]string{strings.Repeat(",", 1022) + "u=1"}, "3"}, // too long
+		{strings.SplitAfter(strings.Repeat(",", 600)+"u=1", ","), "3"},
 	} {
 		if got, ok := weir.ByUrgency()(&http.Request{Header: http.Header{"Priority": tt.lines}}); got != tt.want || !ok {
-			t.Errorf("%q: got %q, %v; want %q", tt.lines, got, ok, tt.want)
+			t.Errorf("%.40q: got %q, %v; want %q", tt.lines, got, ok, tt.want)
 		}
 	}
 }
