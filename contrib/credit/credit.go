@@ -172,10 +172,12 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 			continue
 		}
 		for i, j := range where {
-			if !refused[i] { // a HybridStore may report only one of the limits that refuse t
-				t.Decisions[i] = p.Decisions[j]
-			} else if !p.Decisions[j].Allowed { // the key has too few granted units
+			switch {
+			case p.Decisions[j].Allowed:
+			case refused[i]: // the key has too few granted units
 				return
+			default: // a HybridStore may report only one of the limits that refuse t
+				t.Decisions[i] = p.Decisions[j]
 			}
 		}
 	}

@@ -412,3 +412,16 @@ func TestPaidBehindHybrid(t *testing.T) {
 		t.Errorf("refunded, and the debt paid: got %d granted units and %d of the limit, want 1 and 0", got, of)
 	}
 }
+
+// TestUnpaid: if there are too few granted units, the decisions remain those of the limits, also if
+// quota.Hybrid knows from memory that there are too few.
+func TestUnpaid(t *testing.T) {
+	store := New(quota.Hybrid(weirtest.Memory(), quota.HybridOptions{}), Options{Rules: []string{"api"}})
+	wide := quota.Charge{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(10, 1000*time.Hour), Cost: 3}
+	narrow := quota.Charge{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(2, 999*time.Hour), Cost: 3} // never fits, which Hybrid does not remember
+	for i := range 2 {
+		if d := weirtest.Take(t, store, 0, wide, narrow).Decisions; !d[0].Allowed || d[0].Remaining != 10 || d[1].Allowed || d[1].Remaining != 2 {
+			t.Errorf("request %d: got %+v, want 10 left, and a refusal with 2 left", i, d)
+		}
+	}
+}
