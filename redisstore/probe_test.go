@@ -65,6 +65,17 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestProbeFarClock: Probe accepts a server whose clock is years ahead. A script that needs windows
+// of a calendar then runs a second time, with these windows.
+func TestProbeFarClock(t *testing.T) {
+	lua := redistest.Lua54(t)
+	lua.SetTime(time.Now().AddDate(3, 0, 0))
+	store := newStore(t, client(t, redis.NewUniversalClient(optionsOf(lua.Addr(), nil))))
+	if err := store.Probe(t.Context(), everyLimit...); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestProbeTwice: two probes at the same time, when Redis has no scripts, disturb each other as
 // little as other calls.
 func TestProbeTwice(t *testing.T) {

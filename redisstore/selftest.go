@@ -96,7 +96,14 @@ func (s *Store) selfTest(ctx context.Context, charges []quota.Charge) error {
 		}
 	}
 	errs := make([]error, len(ts))
-	s.decideAll(ctx, s.group(ts, errs), errs)
+	evals := s.group(ts, errs)
+	if slices.ContainsFunc(charges, func(c quota.Charge) bool { return isEdged(c.Limit.Algorithm) }) {
+		for _, e := range evals { // a batch would decide those that need other windows after all others
+			s.takeAlone(ctx, e, errs)
+		}
+	} else {
+		s.decideAll(ctx, evals, errs)
+	}
 	if err := cmp.Or(errs...); err != nil {
 		return err
 	}
