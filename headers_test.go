@@ -395,6 +395,18 @@ func FuzzAccept(f *testing.F) {
 	})
 }
 
+// TestMalformedQuality: a malformed q of Accept does not reject the range.
+func TestMalformedQuality(t *testing.T) {
+	h := refusing(t)
+	for _, q := range []string{"", ".", "x", "2", "0x", "-0", "1e9"} {
+		r := ask("/", "")
+		r.Header.Set("Accept", "application/json;q="+q)
+		if got := do(h, r).Header.Get("Content-Type"); got != "application/problem+json" {
+			t.Errorf("q=%s: got %q", q, got)
+		}
+	}
+}
+
 // refusing returns a handler that refuses every request.
 func refusing(tb testing.TB) http.Handler {
 	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(),

@@ -150,7 +150,7 @@ func weight(params string) int {
 			continue
 		}
 		whole, decimals, _ := strings.Cut(strings.TrimSpace(value), ".") // at most three decimals (RFC 9110, 12.4.2)
-		if q, err := strconv.ParseUint(whole+(decimals + "000")[:3], 10, 16); err == nil && q <= 1000 {
+		if q, err := strconv.ParseUint(whole+(decimals + "000")[:3], 10, 16); err == nil && whole != "" && q <= 1000 {
 			return int(q)
 		}
 	}
