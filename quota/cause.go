@@ -64,9 +64,10 @@ func causeOf(err error) int {
 	return causeError
 }
 
-// isTimeout reports whether err, or the first error that it wraps and that has a method Timeout, is
-// a timeout. Unlike errors.As, isTimeout allocates nothing, and adds nothing to the size of programs
-// that do not otherwise call errors.As, which would add 25 kB.
+// isTimeout reports whether err is a timeout, according to its method Timeout or, if it has none,
+// that of an error that it wraps. One of several joined errors suffices. Unlike errors.As, isTimeout
+// allocates nothing, and adds nothing to the size of programs that do not otherwise call errors.As,
+// which would add 25 kB.
 func isTimeout(err error) bool {
 	switch err := err.(type) {
 	case interface{ Timeout() bool }:

@@ -37,7 +37,7 @@ const (
 	maxBatch    = 128 // maximum number of commands in a call; Redis takes about a millisecond for 128
 	minWindow   = 1   // minimum window, however slow Redis is
 	firstWindow = 256 // window before the first answer
-	lone        = 16  // after this many consecutive requests without other callers, a caller sends its commands itself: see alone
+	lone        = 16  // after this many consecutive requests without other callers, a caller sends its commands itself: see loneBatch
 
 	near     = 2 * time.Millisecond   // Redis is near if calls take less
 	interval = 100 * time.Millisecond // how often learn checks whether the round trip has become longer
