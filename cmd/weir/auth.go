@@ -42,7 +42,7 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 	}))
 	distrust, incomplete := sparse.Logger(g.logger), sparse.Logger(g.logger)
 	unknown, tooLarge := sparse.Logger(g.logger), sparse.Logger(g.logger)
-	var oldHTTP sync.Once
+	var misformed sync.Once
 	// A ServeMux would redirect paths that are not clean, such as /auth/envoy//a.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := answer{ResponseWriter: w, form: asIs, log: tooLarge}
@@ -78,10 +78,10 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 			return
 		case a.form == forNginx:
 			o.Header["Accept"] = []string{problemJSON}
-		case a.form == asIs && !r.ProtoAtLeast(1, 1):
-			oldHTTP.Do(func() {
+		case a.form == asIs && (!r.ProtoAtLeast(1, 1) || strings.HasPrefix(r.URL.RawQuery, "refuse=")):
+			misformed.Do(func() {
 				g.logger.Warn("weir: refusals may have a form that the proxy cannot use", "likely",
-					"it is nginx, because it speaks HTTP/1.0", "effect", "nginx answers 500 instead of 429", "fix", authPaths)
+					"it is nginx, because it speaks HTTP/1.0 or asks for refuse=403, as an old nginx.conf does", "effect", "nginx answers 500 instead of 429", "fix", authPaths)
 			})
 		}
 		if r.URL.Path != nginxNoBody {

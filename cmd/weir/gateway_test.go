@@ -457,6 +457,7 @@ func TestMiswiredProxies(t *testing.T) {
 		{"another case", "127.0.0.1:1", "/Auth", 1, asking("192.0.2.1"), 404, "path", "unknown path", paths},
 		{"a path with the client's", "127.0.0.1:1", "/auth/nginx/secret", 1, asking("192.0.2.1"), 404, "path", "unknown path", paths},
 		{"nginx with the path of others", "127.0.0.1:1", "/auth", 0, asking("192.0.2.1"), 200, "", "HTTP/1.0", paths},
+		{"nginx with the parameter of an old nginx.conf", "127.0.0.1:1", "/auth?refuse=403", 1, asking("192.0.2.1"), 200, "", "refuse=403", paths},
 		{"a path of another handler", "127.0.0.1:1", "/authors", 1, nil, 404, "path", "unknown path", paths},
 		{"no path of /auth", "127.0.0.1:1", "/au", 1, nil, 404, "", "", ""},
 	} {
