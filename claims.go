@@ -761,6 +761,7 @@ func (rule *rule) unusualKey(r *http.Request, key string, ok bool) (string, bool
 		case n == streakLength:
 			rule.warnOnce("key missing in each of the first 200 requests", keylessEffects[rule.NoKey], keylessLikely)
 		case n == triedLength && rule.NoKey == NoKeySkip && isTried(r):
+			rule.keyless.end() // one line is enough
 			rule.warnOnce("key missing in each of the first 5 requests", keylessEffects[rule.NoKey], keylessLikely)
 		}
 		return noKey, rule.NoKey == NoKeyShare

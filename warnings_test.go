@@ -141,6 +141,7 @@ func TestSilence(t *testing.T) {
 		"among other rules":                       {weir.Rule{Key: weir.ByContext(account{}), Limits: limit, ForKey: noPolicy}, nil, "key missing in each"},
 		"a key in the last of the first requests": {weir.Rule{Key: after(199), Limits: limit}, nil, ""},
 		"five tries by the developer":             {weir.Rule{Key: after(5), Limits: limit}, ask("/", "127.0.0.1:4"), "key missing in each of the first 5 requests"},
+		"many tries by the developer":             {weir.Rule{Key: after(1000), Limits: limit}, ask("/", "127.0.0.1:4"), "key missing in each of the first 5 requests"},
 		"four tries by the developer":             {weir.Rule{Key: after(4), Limits: limit}, ask("/", "[::1]:4"), ""},
 		"five tries through a proxy":              {weir.Rule{Key: after(5), Limits: limit}, ask("/", "127.0.0.1:4", "X-Forwarded-For", "192.0.2.1"), ""},
 		"five tries from elsewhere":               {weir.Rule{Key: after(5), Limits: limit}, nil, ""},

@@ -106,7 +106,7 @@ func TestWiredWrong(t *testing.T) {
 		told                string // part of the error or the log
 	}{
 		{"quick start", "the limiter is in front of authentication", limited(weir.Rule{Name: "api", Key: weir.ByContext("account"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
-			`key missing in each of the first 200 requests" rule=api effect="none of them was limited" likely="authentication runs after the limiter`},
+			`key missing in each of the first 5 requests" rule=api effect="none of them was limited" likely="authentication runs after the limiter`},
 		{"quick start", "the path value is read outside of the mux", limited(weir.Rule{Name: "item", Key: weir.ByPathValue("id"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
 			`the path value is read outside of the mux`},
 		{"quick start", "a key function that returns the empty key", limited(weir.Rule{Name: "api", Key: func(r *http.Request) (string, bool) { return r.Header.Get("X-User"), true }, Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
