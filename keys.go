@@ -59,8 +59,9 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // forwards X-Forwarded-For unchanged, clients can choose their keys. Clients behind an untrusted
 // proxy all share the proxy's key. To detect such a proxy, ByIP examines the first 1,024 requests
 // from untrusted peers. A warning is logged to [slog.Default] if a peer with a private address
-// sends X-Forwarded-For or Forwarded, or if more than half of these requests contain at least one
-// of the two fields. The warning is logged once per process and contains no addresses.
+// sends X-Forwarded-For, Forwarded or X-Real-IP, or if more than half of these requests contain at
+// least one of the first two fields. The warning is logged once per process and contains no
+// addresses.
 //
 // If the first 200 requests through trusted proxies all have the same address, a proxy probably
 // does not forward its clients' addresses. A warning is then logged, also once per process, that
@@ -73,8 +74,8 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // trusted prefixes. If such peers are not trusted, the first request on a Unix socket causes a
 // warning, once per process.
 //
-// ByIP panics if a prefix other than the zero prefix is invalid, or if a prefix contains all
-// addresses. Use [ByIPPrefix] for other network sizes, [ByForwarded] for the Forwarded field,
+// ByIP panics if a prefix other than the zero prefix is invalid, or is shorter than /7, such as
+// 0.0.0.0/0 or 2000::/3, because clients have addresses in it. Use [ByIPPrefix] for other network sizes, [ByForwarded] for the Forwarded field,
 // [ByAddr] for an address that your own function finds, and weirchi.ClientIP for an address that a
 // middleware of chi has found.
 func ByIP(trusted ...netip.Prefix) KeyFunc {

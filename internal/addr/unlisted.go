@@ -20,6 +20,9 @@ const mostLooks = 1 << 10
 // reload of a configuration creates the same Proxies again.
 var warned atomic.Bool
 
+// realIP is a field that proxies often set in place of the fields above.
+const realIP = "X-Real-Ip"
+
 // unlisted counts how many requests were examined, and how many of them had each of the two
 // fields. A request with both fields counts only under X-Forwarded-For.
 type unlisted struct {
@@ -46,6 +49,8 @@ func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	case len(r.Header[Forwarded]) > 0:
 		field = Forwarded
 		u.forwarded.Add(1)
+	case len(r.Header[realIP]) > 0:
+		field = realIP
 	}
 	if r.RemoteAddr == unixPeer {
 		u.looks.Store(mostLooks)
@@ -72,9 +77,13 @@ func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 // warn logs the warning, unless this process has logged it. network is the kind of the peer's
 // address: private or public.
 func (p *Proxies) warn(field, network string) {
+	fix := "list the proxy as trusted"
+	if field != p.field {
+		fix += ", and have it set " + p.field
+	}
 	if warned.CompareAndSwap(false, true) {
 		slog.Warn("weir: forwarded requests from a peer in no trusted prefix", "function", p.name, "field", field, "network", network,
-			"effect", "if the peer is a proxy, all of its clients share one key", "fix", "list the proxy as trusted")
+			"effect", "if the peer is a proxy, all of its clients share one key", "fix", fix)
 	}
 }
 
@@ -108,7 +117,7 @@ var warnedAlike atomic.Bool
 
 // clientFields are the fields in which proxies and CDNs name the client.
 var clientFields = []string{
-	ForwardedFor, Forwarded, "X-Real-Ip", "X-Client-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "Fastly-Client-Ip",
+	ForwardedFor, Forwarded, realIP, "X-Client-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "Fastly-Client-Ip",
 }
 
 // compare logs a warning if all of the first requests through trusted proxies have the same

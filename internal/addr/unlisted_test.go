@@ -35,6 +35,8 @@ func TestUnlisted(t *testing.T) {
 		{"@", ForwardedFor, 1, 1, "zero netip.Prefix"}, // a Unix socket, which no network contains
 		{"10.1.2.3:4", ForwardedFor, 1000, 1000, private},
 		{"10.1.2.3:4", ForwardedFor, mostLooks + 1, mostLooks + 1, ""}, // after mostLooks requests no more are examined
+		{"10.1.2.3:4", "X-Real-Ip", 1, 1, private},
+		{"192.0.2.1:4", "X-Real-Ip", 1, 2 * mostLooks, ""},
 		{"10.1.2.3:4", "X-Other", 1, 2000, ""},
 		{"192.0.2.1:4", ForwardedFor, 1, mostLooks - 1, ""},
 		{"192.0.2.1:4", ForwardedFor, 1, mostLooks, public},
@@ -54,6 +56,9 @@ func TestUnlisted(t *testing.T) {
 		got := log.String()
 		if lines := strings.Count(got, "\n"); lines > 1 || (lines == 1) != (c.want != "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s, %s in each %d of %d: got %q, want %q once", c.peer, c.field, c.every, c.many, got, c.want)
+		}
+		if c.want == private && c.field != ForwardedFor && !strings.Contains(got, "have it set X-Forwarded-For") {
+			t.Errorf("%s: got %q, want the field to set in it", c.peer, got)
 		}
 		if c.want != "" && (!strings.Contains(got, "field="+c.field) || !strings.Contains(got, "weir: ByIP")) {
 			t.Errorf("%s: got %q, want the field and the function in it", c.peer, got)
