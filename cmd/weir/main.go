@@ -35,6 +35,7 @@ import (
 	buildversion "github.com/prometheus/common/version"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/internal/storedkey"
@@ -208,7 +209,8 @@ func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err
 		warnings = append(warnings, fmt.Sprintf("%s: %s", path, m))
 	}
 	var e *config.Error
-	if !secret && errors.As(config.Check(path, config.Options{Costs: costs}), &e) {
+	quiet := weir.Options{Logger: slog.New(slog.DiscardHandler)} // openRules has logged the warnings
+	if !secret && errors.As(config.Check(path, config.Options{Costs: costs, Limiter: quiet}), &e) {
 		warnings = append(warnings, fmt.Sprintf("%s:%d:%d: warning: %s", e.Path, e.Line, e.Column, e.Text))
 	}
 	return warnings, nil

@@ -370,6 +370,7 @@ func (f *File) replace(c *content) (Changes, error) {
 		v.changed = append(v.changed, c.String())
 	}
 	f.current.Store(v)
+	v.warn(f.logger())
 	f.reloads.Add(1)
 	return list, nil
 }

@@ -265,7 +265,6 @@ func (f *File) reload(log *slog.Logger) (paths []string) {
 	for _, c := range changes {
 		c.log(log)
 	}
-	f.current.Load().warn(log)
 	if unused := f.Unused(); len(unused) > 0 {
 		log.Warn("config: rules that no handler names", "rules", unused, "effect", "they limit nothing")
 	}

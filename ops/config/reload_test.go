@@ -598,6 +598,19 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// TestCredentialsReloaded: a reload by Reload warns too, once for each changed file.
+func TestCredentialsReloaded(t *testing.T) {
+	var log weirtest.Log
+	p := newPage(t, limitOf(1), Options{Limiter: weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}})
+	text := strings.Replace(limitOf(1), "name: a", "name: a, key: header:Authorization", 1)
+	for range 2 {
+		p.mustWrite(t, text)
+	}
+	if n := strings.Count(log.String(), "rule=a field=Authorization"); n != 1 {
+		t.Errorf("got %d lines, want 1:\n%s", n, log.String())
+	}
+}
+
 func TestReloadLeaksNothing(t *testing.T) {
 	p := newPage(t, limitOf(1), Options{})
 	h := p.Handler("a")(ok)
