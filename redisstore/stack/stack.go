@@ -166,7 +166,8 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	for _, w := range shared.Warnings() {
-		o.Logger.Warn("stack: setting of the Redis client works against the store", "text", w)
+		o.Logger.Warn("stack: setting of the Redis client works against the store", "text", w,
+			"fix", "make the client with redisstore.ClientOptions")
 	}
 	s := &Store{redis: shared, memory: memstore.New(o.Memory), checker: checker{
 		probe: shared.Probe, eval: rdb.Eval, do: rdb.Do, outages: outageLog{logger: o.Logger, loud: sparse.Gate{Every: time.Minute}},

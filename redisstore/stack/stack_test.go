@@ -192,8 +192,8 @@ func TestWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, w := range store.Redis().Warnings() {
-		if !strings.Contains(log.String(), w) {
-			t.Errorf("the log lacks %q:\n%s", w, log)
+		if !strings.Contains(log.String(), w+`" fix=`) {
+			t.Errorf("the log lacks %q and a fix:\n%s", w, log)
 		}
 	}
 }
