@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,7 +41,6 @@ type gateway struct {
 	health   health
 	o        *options
 	logger   *slog.Logger
-	diagnose atomic.Pointer[func(weir.Event)] // looks for probable errors in the rules in force
 }
 
 // adapt updates everything that depends on the rules in force, and logs which of these rules do not
@@ -51,8 +49,6 @@ func (g *gateway) adapt() {
 	rules := g.rules.Rules()
 	g.metrics.Expect(rules...)
 	g.usage.follow(rules)
-	diagnose := weirwatch.Diagnose(g.logger, rules)
-	g.diagnose.Store(&diagnose)
 	for _, m := range misfits(g.rules) {
 		if g.o.upstream == "" || !m.forwardAuth {
 			m.log(g.logger)
@@ -101,9 +97,10 @@ func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logge
 		o.recorder.Observe(e)
 		refusals(e)
 	}
+	diagnose := weirwatch.Diagnose(logger, nil) // adapt logs which keys clients can choose
 	observe := func(e weir.Event) {
 		count(e)
-		(*g.diagnose.Load())(e)
+		diagnose(e)
 	}
 	co := config.Options{Overrides: live, Limiter: weir.Options{Observe: observe, Logger: logger, NoFromContext: true}}
 	if o.redisDown.value == downClosed {

@@ -192,7 +192,7 @@ func TestLogOfRefusals(t *testing.T) {
 	if strings.Contains(s.log.String(), "192.0.2.1") {
 		t.Errorf("the log has the address of a client:\n%s", s.log)
 	}
-	diagnosed := func() int { return strings.Count(s.log.String(), `"code":"WEIR001"`) }
+	diagnosed := func() int { return strings.Count(s.log.String(), `"part":"header:X-Forwarded-For"`) }
 	if n := diagnosed(); n != 1 {
 		t.Errorf("%d lines say that clients can choose their key, want 1:\n%s", n, s.log)
 	}
