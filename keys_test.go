@@ -1128,6 +1128,25 @@ func TestByUrgency(t *testing.T) {
 	}
 }
 
+// FuzzByUrgency: any field has one of the eight urgencies, and that of its last member u.
+func FuzzByUrgency(f *testing.F) {
+	for _, s := range []string{"", "u=0", "i, u=7;x", "u", "u=8", "u=\"1\"", ",u==1,\x00"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, field string) {
+		of := func(lines ...string) string {
+			got, ok := weir.ByUrgency()(&http.Request{Header: http.Header{"Priority": lines}})
+			if !ok || len(got) != 1 || got < "0" || got > "7" {
+				t.Errorf("%q: got %q, %v", lines, got, ok)
+			}
+			return got
+		}
+		if of(field); len(field) < 1000 && of(field, "u=5") != "5" {
+			t.Errorf("%q, then u=5: got %s", field, of(field, "u=5"))
+		}
+	})
+}
+
 func TestByMethod(t *testing.T) {
 	for method, want := range map[string]string{
 		"GET": "GET", "POST": "POST", "DELETE": "DELETE", "TRACE": "TRACE",
