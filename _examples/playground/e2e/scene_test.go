@@ -223,6 +223,7 @@ func TestHistory(t *testing.T) {
 		return eval[int](p, "playground.kept()"), eval[int](p, `document.querySelectorAll("*").length`)
 	}
 	p.steps(30) // three minutes
+	p.wait(`playground.frame.now - playground.scene.start >= 180e6`)
 	kept, nodes := size()
 	p.steps(170)
 	p.wait(`playground.frame.now - playground.scene.start >= 1200e6`)
