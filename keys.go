@@ -399,11 +399,6 @@ func Global() KeyFunc { return global }
 
 func global(*http.Request) (string, bool) { return "", true }
 
-// same reports whether f and other are the same function. Neither of them may be a closure.
-func same[F any](f, other F) bool {
-	return reflect.ValueOf(f).Pointer() == reflect.ValueOf(other).Pointer()
-}
-
 // Join combines several keys into one. A request has a key only if every function returns one. The
 // keys are encoded as netstrings (https://cr.yp.to/proto/netstrings.txt), such as
 // "9:192.0.2.1,3:GET,". Different combinations therefore never produce the same key, whatever

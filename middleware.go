@@ -306,20 +306,11 @@ func FailClosed(_ *http.Request, err error) error { return err }
 // the zero Policy unless ForKey returns Unlimited, Denied or Allowed. It returns an error if there
 // is no such rule, or if one of the key's limits is invalid.
 func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
-	r, err := l.ruleNamed(rule)
+	r, err := ruleNamed(l.rules, rule)
 	if err != nil {
 		return Policy{}, err
 	}
 	return r.policyOf(key)
-}
-
-func (l *Limiter) ruleNamed(name string) (*rule, error) {
-	for _, r := range l.rules {
-		if r.Name == name {
-			return r, nil
-		}
-	}
-	return nil, fmt.Errorf("weir: there is no rule %q", name)
 }
 
 // A Limiter applies rules to requests. It is immutable and safe for concurrent use.

@@ -350,7 +350,7 @@ func (r *Rule) checkHeadroom() error {
 		if percent < 1 || percent > 99 {
 			return fmt.Errorf("the Headroom of class %q is %d%%; want 1%% to 99%%", class, percent)
 		}
-		if same(r.Class, urgency) && (len(class) != 1 || class < "0" || class > "7") {
+		if safe.SameFunc(r.Class, urgency) && (len(class) != 1 || class < "0" || class > "7") {
 			return fmt.Errorf("the Headroom has the class %q; want the classes of ByUrgency, \"0\" to \"7\"", class)
 		}
 	}
@@ -379,7 +379,7 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 		return nil, fmt.Errorf("the unit is %q; want lower-case letters, digits and hyphens", r.Unit)
 	}
 	p := &rule{
-		Rule: r, writer: w, global: same(r.Key, global),
+		Rule: r, writer: w, global: safe.SameFunc(r.Key, global),
 		exceeded: answer.QuotaExceeded.WithStatus(r.Status), abnormal: answer.AbnormalUsage.WithStatus(r.Status),
 	}
 	if r.Status == answer.ReducedCapacity.Status {
@@ -391,7 +391,7 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	if err := p.checkLimits(); err != nil {
 		return nil, err
 	}
-	if same(r.Class, urgency) {
+	if safe.SameFunc(r.Class, urgency) {
 		p.classless.end()
 	}
 	if r.Penalty != nil {
@@ -725,4 +725,13 @@ func fraction(a, b string) float64 {
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd
 	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
 	return float64((h^h>>33)>>11) / (1 << 53)
+}
+
+func ruleNamed(rules []*rule, name string) (*rule, error) {
+	for _, r := range rules {
+		if r.Name == name {
+			return r, nil
+		}
+	}
+	return nil, fmt.Errorf("weir: there is no rule %q", name)
 }

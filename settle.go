@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/recorder"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -255,7 +256,7 @@ const (
 // checkSettled is called at the end of each request, with the final cost, and with true if the
 // usage was reported.
 func (rule *rule) checkSettled(cost int64, reported bool) {
-	switch unused := !reported && same(rule.Settle, ChargeUsed); {
+	switch unused := !reported && safe.SameFunc(rule.Settle, ChargeUsed); {
 	case cost > 0 && !unused:
 		rule.unsettled.end()
 	case !rule.unsettled.add():

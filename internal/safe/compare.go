@@ -26,3 +26,8 @@ func Nil(x any) bool {
 	v := reflect.ValueOf(x)
 	return x == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
+
+// SameFunc reports whether f and g are the same function. Neither of them may be a closure.
+func SameFunc[F any](f, g F) bool {
+	return reflect.ValueOf(f).Pointer() == reflect.ValueOf(g).Pointer()
+}
