@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/contrib/lease"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 )
@@ -44,17 +45,7 @@ func (w *wire) Take(ctx context.Context, t *quota.Transaction) error {
 	w.mu.Lock()
 	there, back, fate := w.r.Int64N(int64(w.slow)), w.r.Int64N(int64(w.slow)), w.r.IntN(200)
 	w.mu.Unlock()
-	nap := func(d int64) error {
-		timer := time.NewTimer(time.Duration(d))
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	if err := nap(there); err != nil {
+	if err := period.Sleep(ctx, time.Duration(there)); err != nil {
 		return err
 	}
 	if fate < w.lossy {
@@ -68,7 +59,7 @@ func (w *wire) Take(ctx context.Context, t *quota.Transaction) error {
 		*w.taken = append(*w.taken, spending{t.At.UnixMicro(), slices.Clone(t.Charges)})
 		w.mu.Unlock()
 	}
-	if err := nap(back); err != nil {
+	if err := period.Sleep(ctx, time.Duration(back)); err != nil {
 		return err
 	}
 	if fate < 2*w.lossy {

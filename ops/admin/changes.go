@@ -397,7 +397,7 @@ func (h *Handler) ban(ctx context.Context, t *target) error {
 	return h.banning(ctx, t, func() error {
 		err := t.ban(ctx, d)
 		// The list then also shows a ban that is in force only in this process, or a longer ban
-		// that the key already had.
+		// that the key already had. An Event without a Transaction counts as no request.
 		if rest, _ := t.banned(ctx); rest > 0 {
 			h.o.Recorder.Observe(weir.Event{Key: t.Key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: rest}})
 		}

@@ -155,26 +155,32 @@ func newXDS(t *testing.T, x XDS, log slog.Handler) *Service {
 	return s
 }
 
+// watchPlane returns a service that gets its limits from p until the test ends, and its log.
+func watchPlane(t *testing.T, p *plane) (*Service, *weirtest.Log) {
+	t.Helper()
+	log := new(weirtest.Log)
+	s := newXDS(t, XDS{Address: p.addr, Node: "node", Credentials: insecure.NewCredentials()}, slog.NewTextHandler(log, nil))
+	ended := make(chan bool)
+	go func() { s.Watch(t.Context()); close(ended) }()
+	t.Cleanup(func() { <-ended }) // the context of the test has ended
+	return s, log
+}
+
 // TestXDS: a service starts before its control plane, is not ready, gets limits, rejects what has an
 // error, keeps its limits and its counts without the control plane, and finds it again.
 func TestXDS(t *testing.T) {
 	inOne(time.Hour, time.Minute)
 	p := newPlane(t) // it starts later
-	var log weirtest.Log
-	s := newXDS(t, XDS{Address: p.addr, Node: "node", Credentials: insecure.NewCredentials()}, slog.NewTextHandler(&log, nil))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan bool)
-	go func() { s.Watch(ctx); close(ended) }()
-	defer func() { cancel(); <-ended }()
+	s, log := watchPlane(t, p)
 	health := func() string {
-		r, err := s.Health.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+		r, err := s.Health.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r.Status.String()
 	}
 	call := func(domain string, descriptor string) ratelimit.RateLimitResponse_Code {
-		r, err := s.ShouldRateLimit(ctx, &ratelimit.RateLimitRequest{Domain: domain, Descriptors: descriptors([]string{descriptor})})
+		r, err := s.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: domain, Descriptors: descriptors([]string{descriptor})})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +201,7 @@ func TestXDS(t *testing.T) {
 	calls("no limits yet", "a", "k=v", ok, ok, ok)
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(log.String(), "there are no limits yet"); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the log lacks the missing control plane:\n%s", &log)
+			t.Fatalf("the log lacks the missing control plane:\n%s", log)
 		}
 	}
 	p.start(t)
@@ -228,7 +234,7 @@ func TestXDS(t *testing.T) {
 		t.Errorf("got %d loads, %d failures; want 3, 1", loads, failures)
 	}
 	if !strings.Contains(log.String(), "the last limits stay in force") {
-		t.Errorf("the log lacks the control plane that ended:\n%s", &log)
+		t.Errorf("the log lacks the control plane that ended:\n%s", log)
 	}
 }
 
@@ -237,12 +243,7 @@ func TestXDS(t *testing.T) {
 func TestManyFaults(t *testing.T) {
 	p := newPlane(t)
 	p.start(t)
-	var log weirtest.Log
-	s := newXDS(t, XDS{Address: p.addr, Node: "node", Credentials: insecure.NewCredentials()}, slog.NewTextHandler(&log, nil))
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan bool)
-	go func() { s.Watch(ctx); close(ended) }()
-	defer func() { cancel(); <-ended }()
+	_, log := watchPlane(t, p)
 	faulty := &config.RateLimitConfig{Name: "r", Domain: "d"}
 	for range 30_000 {
 		faulty.Descriptors = append(faulty.Descriptors, &config.RateLimitDescriptor{Key: strings.Repeat("ä", 100)})
