@@ -209,7 +209,7 @@ func middleware(o options) ([]*table, error) {
 func oneClient(o options) (*table, error) {
 	other := make([]byte, 64<<20)
 	defer runtime.KeepAlive(other)
-	rounds := o.pick(15, 1)
+	rounds := o.pick(7, 1)
 	t := &table{title: "The middleware, one client on several goroutines", note: fmt.Sprintf("ns per allowed request, in a process with 64 MB of other data: the median of %d rounds (and the least).", rounds), header: []string{""}}
 	cells := make([][]any, len(middlewares))
 	for i, m := range middlewares {
@@ -223,7 +223,8 @@ func oneClient(o options) (*table, error) {
 			handlers[i] = m.open(plenty, time.Second)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusOK) }))
 		}
 		results, err := interleave(len(handlers), rounds, func(i int) (float64, error) {
-			ns, err := nsPerCheck(func() check { return requestsOf(handlers[i]) }, keysOf(1), goroutines, o.pick(20_000, 800), true)
+			runtime.GC() // so that each contender collects only its own garbage
+			ns, err := nsPerCheck(func() check { return requestsOf(handlers[i]) }, keysOf(1), goroutines, o.pick(300_000, 800), true)
 			if err != nil {
 				err = fmt.Errorf("%d goroutines: %s: %w", goroutines, middlewares[i].name, err)
 			}
