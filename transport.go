@@ -183,7 +183,13 @@ func (t *transport) CloseIdleConnections() {
 // cannot be sent again, or if RetryBudget is used up, retry returns nil.
 func (t *transport) retry(r *http.Request, res *http.Response) *http.Request {
 	next, ok := outbound.Rewound(r)
-	if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
+	if !ok {
+		return nil
+	}
+	if t.o.RetryBudget > 0 && !t.retries.Retry() {
+		if next.Body != nil {
+			next.Body.Close()
+		}
 		return nil
 	}
 	if res.Body != nil {

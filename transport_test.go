@@ -1825,6 +1825,42 @@ func TestGetBodyPanics(t *testing.T) {
 	}
 }
 
+// TestRewoundBodyIsClosed: GetBody may open a file, so its body is closed if the budget allows no
+// retry.
+func TestRewoundBodyIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := roundTripper(func(r *http.Request) (*http.Response, error) {
+			r.Body.Close()
+			return response(429, "Retry-After", "1"), nil
+		})
+		client := outboundWith(t, memory(), weir.TransportOptions{Base: base, RetryBudget: 0.001}, weir.Options{MaxWait: 5 * time.Second}, algorithms.GCRA(1e6, time.Hour))
+		open := 0
+		for range 10 {
+			r, _ := http.NewRequest("POST", "http://example.com/", http.NoBody)
+			r.GetBody = func() (io.ReadCloser, error) {
+				open++
+				return struct {
+					io.Reader
+					io.Closer
+				}{strings.NewReader("x"), closer(func() { open-- })}, nil
+			}
+			r.Body, _ = r.GetBody()
+			res, err := client.Transport.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+		}
+		if open != 0 {
+			t.Errorf("%d bodies are open", open)
+		}
+	})
+}
+
+type closer func()
+
+func (c closer) Close() error { c(); return nil }
+
 // TestTransportHeadroom: a request that must leave headroom does not wait, so after a 429 it is not sent
 // again, and the caller gets the response.
 func TestTransportHeadroom(t *testing.T) {
