@@ -21,7 +21,8 @@ type Fault struct {
 }
 
 // Tokens returns the tokens of a YAML file. In one line, lists and mappings may be nested to at
-// most the given number of levels.
+// most the given number of levels. A tab within a plain value is an error, because the lexer drops
+// it: "2<tab>0" would be 20.
 func Tokens(data []byte, most int) (token.Tokens, *Fault) {
 	for i, line := range bytes.Split(data, []byte("\n")) {
 		if !utf8.Valid(line) || bytes.IndexByte(line, 0) >= 0 {
@@ -29,6 +30,11 @@ func Tokens(data []byte, most int) (token.Tokens, *Fault) {
 		}
 	}
 	tokens := lexer.Tokenize(string(data))
+	for _, t := range tokens {
+		if from := strings.TrimSpace(t.Origin); strings.Contains(from, "\t") && !strings.Contains(t.Value, "\t") && !strings.ContainsAny(from[:1], `"'`) {
+			return nil, &Fault{t.Position.Line, t.Position.Column, "a tab within a value, which the YAML library would drop; put the value in quotes"}
+		}
+	}
 	if t := tooDeep(tokens, most); t != nil {
 		return nil, &Fault{t.Position.Line, t.Position.Column, "nested too deeply"}
 	}
