@@ -145,6 +145,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		Transport: g.usage,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy drops what url.ParseQuery cannot read, such as a;b
 			r.Out.Host = r.In.Host
 			g.setForwarded(r)
 			if !strings.EqualFold(r.Out.Header.Get("Upgrade"), "websocket") {

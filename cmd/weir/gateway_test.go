@@ -93,7 +93,7 @@ func get(t *testing.T, client *http.Client, url string, header ...string) (*http
 	return resp, string(body)
 }
 
-// TestProxy: the upstream gets paths as the client sent them, and the address of the client.
+// TestProxy: the upstream gets paths and queries as the client sent them, and the address of the client.
 // Requests above the limit do not reach the upstream.
 func TestProxy(t *testing.T) {
 	g, _ := start(t, 2)
@@ -112,7 +112,7 @@ func TestProxy(t *testing.T) {
 		status                int
 		body                  string
 	}{
-		{"127.0.0.2", "/a//b/../%2f?q=%2f", "", 200, "/a//b/../%2f?q=%2f [127.0.0.2]"},
+		{"127.0.0.2", "/a//b/../%2f?q=%2f&100%&a;b", "", 200, "/a//b/../%2f?q=%2f&100%&a;b [127.0.0.2]"},
 		{"127.0.0.2", "/", "192.0.2.1", 200, "/ [192.0.2.1, 127.0.0.2]"},
 		{"127.0.0.2", "/", "192.0.2.2", 429, "quota-exceeded"}, // 127.0.0.2 is not trusted, so the field is ignored
 		{"127.0.0.2", "/rate_limit", "", 200, `"remaining":0`},
