@@ -35,12 +35,12 @@ redis.call('HSET', h, id, ends .. ' ' .. group)
 redis.call('PEXPIRE', h, ARGV[4])
 local data = redis.call('HGET', h, '') or ''
 local due, made = string.match(data, '^(%d+) (%d+)')
-if not due or of ~= group or now >= due + 0 then
+if not due or of ~= group or now >= due + 0 or due - now > 5e6 then -- more: the clock was set back
 	local all, groups, server, evicted = redis.call('HGETALL', h), {}, '-', '-'
 	for i = 1, #all, 2 do
 		local till, of = string.match(all[i + 1], '^(%d+) ?(.*)')
 		if all[i] == '' then
-		elseif now >= till + 0 then redis.call('HDEL', h, all[i])
+		elseif now >= till + 0 or till - now > ARGV[2] + 5e6 then redis.call('HDEL', h, all[i])
 		else groups[of] = (groups[of] or 0) + 1 end
 	end
 	local known, may = pcall(redis.acl_check_cmd, 'INFO', 'server', 'stats') -- not known: Redis 6, or a renamed INFO
@@ -64,7 +64,7 @@ for i = 3, #ARGV - 1, 2 do
 	local name, text = ARGV[i], ARGV[i + 1]
 	local all = {string.format('%.0f', now + life) .. ' ' .. process .. ' ' .. text .. '\n'}
 	for ends, of, known in string.gmatch(redis.call('HGET', h, name) or '', '(%d+) (%S+) ([^\n]*)\n') do
-		if of ~= process and known ~= text and now < ends + 0 and #all < 8 then
+		if of ~= process and known ~= text and now < ends + 0 and ends - now <= life + 5e6 and #all < 8 then
 			other[#other + 1] = name
 			other[#other + 1] = known
 			all[#all + 1] = ends .. ' ' .. of .. ' ' .. known .. '\n'
@@ -98,7 +98,7 @@ type Heartbeat struct {
 // 20 s, as in a frozen container, Lost cannot detect an older copy. If it had not reported for an
 // hour, Lost detects no loss at all, because the hash of the processes may have expired.
 func (h *Heartbeat) Lost(before *Heartbeat) bool {
-	expired := h.known == 0 && h.end-processLife.Microseconds() >= before.end
+	expired := h.known == 0 && (h.end-processLife.Microseconds() >= before.end || h.end < before.end) // or the clock was set back
 	if h.end-before.end >= hashLife.Microseconds() {
 		return false
 	}

@@ -97,6 +97,40 @@ func TestHeartbeatGroups(t *testing.T) {
 	}
 }
 
+// TestProcessesClockBack: after the clock was set back by an hour, a process that has ended counts for no
+// longer than before, the limits that it had are forgotten, and nobody reports a loss.
+func TestProcessesClockBack(t *testing.T) {
+	lua := redistest.Lua54(t)
+	store := newStore(t, client(t, redis.NewUniversalClient(optionsOf(lua.Addr(), nil))))
+	begin := time.UnixMicro(1_700_000_000_000_000)
+	last := map[string]*redisstore.Heartbeat{}
+	for at := time.Duration(0); at < 40*time.Second; at += 2 * time.Second {
+		step := time.Duration(0)
+		if at >= 10*time.Second {
+			step = -time.Hour
+		}
+		lua.SetTime(begin.Add(at + step))
+		processes := []string{"a", "b", "dead"}
+		if step < 0 {
+			processes = processes[:2]
+		}
+		for _, id := range processes {
+			h, err := store.Heartbeat(t.Context(), id, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if last[id] != nil && h.Lost(last[id]) {
+				t.Errorf("at %v, %s reports a loss", at, id)
+			}
+			last[id] = h
+			other, err := store.CompareLimits(t.Context(), id, map[string]string{"api": id})
+			if at >= 36*time.Second && (err != nil || h.Processes != 2 || len(h.Groups) != 2 || len(other["api"]) != 1) {
+				t.Errorf("at %v, %s: got %d processes, groups %v, and other limits %q, error %v", at, id, h.Processes, h.Groups, other, err)
+			}
+		}
+	}
+}
+
 // TestProcessesRedis: the same scripts run in Redis, also without INFO.
 func TestProcessesRedis(t *testing.T) {
 	server := redistest.Server(t)
