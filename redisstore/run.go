@@ -121,7 +121,7 @@ func (s *Store) run(ctx context.Context, name, lua string, read func(queue.Cmd) 
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("redisstore: %s: %w", name, s.timeoutCause(ctx, quoteLine(lua, name, err)))
+	return fmt.Errorf("redisstore: %s: %w", key, s.timeoutCause(ctx, quoteLine(lua, name, err)))
 }
 
 // process sends commands to the node that has key, and returns when all commands are answered. If

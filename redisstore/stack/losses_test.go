@@ -126,6 +126,31 @@ func TestEvictions(t *testing.T) {
 	}
 }
 
+// TestReportsRefused: if Redis evaluates requests but refuses the reports of processes, one line names the
+// key, and another one follows only after reports have succeeded. A single refused report is no reason.
+func TestReportsRefused(t *testing.T) {
+	server := redistest.Server(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	w := newWitness(t, server.Addr(), stack.Options{})
+	until(t, "Redis was checked", func() bool { return w.Err() == nil })
+	lines := 0
+	for _, key := range []string{"weir:processes", "weir:limits", "weir:processes"} {
+		rdb.Del(t.Context(), key)
+		rdb.Set(t.Context(), key, "of another program", 0)
+		for range 9 {
+			w.Beat()
+		}
+		lines++
+		if got := w.log.String(); strings.Count(got, "processes can't be counted") != lines ||
+			!strings.Contains(got[strings.LastIndex(got, "processes can't"):], "redisstore: "+key+": redisstore: Redis answers: WRONGTYPE") {
+			t.Errorf("%s is a string: got the log %s, want line %d about it", key, got, lines)
+		}
+		rdb.Del(t.Context(), key)
+		until(t, "Redis has answered", w.Beat)
+	}
+}
+
 // TestForeignProcesses: a process counts those that have a rule in common with it, whose rules it does not
 // know, or that have changed them to one of its own, and no others.
 func TestForeignProcesses(t *testing.T) {

@@ -106,6 +106,13 @@ func (o *outageLog) begin(err error) {
 	}
 }
 
+// ongoing reports whether an outage has begun and not ended.
+func (o *outageLog) ongoing() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.began.IsZero()
+}
+
 // end records that Redis has answered a request, unless Redis may still refuse writes.
 func (o *outageLog) end() {
 	o.mu.Lock()

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -43,8 +44,10 @@ type processes struct {
 	ctx       context.Context // canceled by Close
 	share     atomic.Pointer[share]
 	losses    lossDetector
+	outage    func() bool // whether the log already says that Redis fails
 
 	calling sync.Mutex // held while Redis is called
+	refused int        // how many reports in a row Redis has answered with an error
 	timer   *time.Timer
 	most    int // the largest number of processes since the time in the field since
 	since   time.Time
@@ -128,9 +131,21 @@ func (p *processes) beat() {
 	if p.given == 0 {
 		p.counted(n, err, time.Now())
 	}
-	p.compareAll()
+	p.answered(cmp.Or(err, p.compareAll()))
 	if p.ctx.Err() == nil {
 		p.timer.Reset(countEvery)
+	}
+}
+
+// answered logs one line if Redis refuses the reports of this process although it evaluates requests,
+// because another program uses the keys or the user lost a permission.
+func (p *processes) answered(err error) {
+	if answer := redis.Error(nil); !errors.As(err, &answer) || p.outage() {
+		p.refused = 0
+	} else if p.refused++; p.refused == 3 {
+		p.logger.Warn("stack: processes can't be counted in Redis", "err", err,
+			"effect", "in an outage, shares of limits may be wrong; lost counts, evictions and limits that differ are not noticed",
+			"fix", "delete the key, which another program wrote, or give the Redis user the permission")
 	}
 }
 
@@ -215,17 +230,17 @@ func (p *processes) texts() map[string]string {
 
 // compareAll compares the limits and settings of this process with those of other processes, and
 // logs differences.
-func (p *processes) compareAll() {
+func (p *processes) compareAll() error {
 	p.mu.Lock()
 	texts, now := p.texts(), time.Now()
 	due := len(texts) > 0 && (p.compared.IsZero() || now.Sub(p.compared) >= compareEvery)
 	p.mu.Unlock()
 	if !due {
-		return
+		return nil
 	}
 	found, err := p.compare(p.ctx, p.id, texts)
 	if err != nil {
-		return
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -252,6 +267,7 @@ func (p *processes) compareAll() {
 			p.warn(name, d.text)
 		}
 	}
+	return nil
 }
 
 // warn logs that another process has different limits for a rule, or a different text for a

@@ -180,7 +180,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	s.hybrid = quota.Hybrid(s.breaker, o.Hybrid)
 	s.primary = primary{s.hybrid, &s.checker}
 	p.heartbeat, p.compare, p.given, p.agree, p.memory = shared.Heartbeat, shared.CompareLimits, o.Replicas, o.Agree, s.memory
-	s.checker.outages.effect = p.effect
+	s.checker.outages.effect, p.outage = p.effect, s.checker.outages.ongoing
 	if o.Effect != "" {
 		s.checker.outages.effect = func() string { return o.Effect }
 	}
