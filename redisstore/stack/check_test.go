@@ -127,6 +127,22 @@ func TestOutageLog(t *testing.T) {
 
 // TestReadOnly: a server that refuses writes answers calls that change nothing. Their success closes
 // the breaker, but the log does not say that the outage is over, and Err says that it is not.
+// TestForeignValue: the line about a value that another program wrote says so, whatever the value is.
+func TestForeignValue(t *testing.T) {
+	server := redistest.Server(t)
+	for _, write := range [][]string{{"SET", "weir:api:{.192.0.2.1}", "garbage"}, {"RPUSH", "weir:api:{.192.0.2.1}", "x"}} {
+		server.Do("DEL", "weir:api:{.192.0.2.1}")
+		if _, err := server.Do(write...); err != nil {
+			t.Fatal(err)
+		}
+		store, log := open(t, server.Addr(), stack.Options{Replicas: 1})
+		tr := weirtest.Once(algorithms.GCRA(9, time.Hour))
+		if err := store.Take(t.Context(), tr); err != nil || !tr.FellBack() || !strings.Contains(log.String(), "give the program that wrote it another prefix") {
+			t.Errorf("%s: got error %v, FellBack %v and the log\n%s", write, err, tr.FellBack(), log)
+		}
+	}
+}
+
 func TestReadOnly(t *testing.T) {
 	server := redistest.Server(t)
 	store, log := open(t, server.Addr(), stack.Options{Replicas: 1, Breaker: quota.BreakerOptions{Cooldown: time.Millisecond}})

@@ -44,7 +44,10 @@ type reply struct {
 	writes bool // Redis refuses writes
 }
 
-// replies maps codes to replies.
+// foreign is the advice for a value that the store cannot read.
+const foreign = "only requests with one key are affected: delete this key, and give the program that wrote it another prefix"
+
+// replies maps codes, and the text of an error about a damaged value, to replies.
 var replies = map[string]reply{
 	"READONLY":   {"use the address of the master: this server is a replica", true},
 	"OOM":        {"give Redis more memory, or set maxmemory-policy to volatile-lfu", true},
@@ -52,14 +55,17 @@ var replies = map[string]reply{
 	"NOREPLICAS": {"start the replicas that min-replicas-to-write requires", true},
 	"LOADING":    {"wait until Redis has loaded its data", false},
 	"BUSY":       {"end the script that blocks Redis: SCRIPT KILL", false},
+	"WRONGTYPE":  {foreign, false},
+
+	"its state in Redis can't be read": {foreign, false},
 }
 
 // The expression code finds the code of an error reply, which Redis before 7.0 puts in the middle
 // of the text.
-var code = regexp.MustCompile(`\b(` + strings.Join(slices.Sorted(maps.Keys(replies)), "|") + `) `)
+var code = regexp.MustCompile(`\b(` + strings.Join(slices.Sorted(maps.Keys(replies)), "|") + `)[ ,]`)
 
 // replyOf returns the description of the error reply err, or the zero value.
-func replyOf(err error) reply { return replies[strings.TrimSuffix(code.FindString(err.Error()), " ")] }
+func replyOf(err error) reply { return replies[strings.TrimRight(code.FindString(err.Error()), " ,")] }
 
 // refusesWrites reports whether Redis has answered that it refuses writes. Redis then still answers
 // calls that change nothing, such as health checks, so the success of such a call does not end the
