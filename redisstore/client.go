@@ -59,6 +59,8 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 				first, o.Username, o.Password, o.DB, o.TLSConfig = false, url.Username, url.Password, url.DB, url.TLSConfig
 			}
 			addr = url.Addr
+		} else if i := strings.LastIndex(addr, "@"); i >= 0 && addr[0] != '/' { // perhaps after a password, which errors would show
+			addr = "…" + addr[i:]
 		}
 		o.Addrs = append(o.Addrs, cmp.Or(addr, empty)) // for "", go-redis would use localhost:6379
 	}

@@ -124,7 +124,10 @@ func TestBadAddresses(t *testing.T) {
 		{[]string{"db-1,db-2:6379"}, `"db-1,db-2:6379"`},
 	} {
 		o := redisstore.ClientOptions(0, test.addrs...)
-		o.MinIdleConns = 0 // nothing connects
+		o.MinIdleConns = 0                                                    // nothing connects
+		if addrs := fmt.Sprint(o.Addrs); strings.Contains(addrs, "hunter2") { // New does not see the addresses of Sentinels
+			t.Errorf("%q: got the addresses %s, want them without the password", test.addrs, addrs)
+		}
 		clients := map[string]redis.UniversalClient{"ClientOptions": redis.NewUniversalClient(o), "a ring": ring(o)}
 		if len(test.addrs) == 1 {
 			clients["an address of the client"] = redis.NewClient(&redis.Options{Addr: test.addrs[0]})
