@@ -82,6 +82,7 @@ func (o *envoyOptions) check(f *faults, redis bool) {
 		{o.Over > 0 && !redis, "-envoy-over needs -redis-addrs: counts in memory are not worth remembering"},
 		{o.clientCA != "" && !strings.HasPrefix(o.addr, tlsScheme), "-envoy-client-ca needs an -envoy-rls that begins with " + tlsScheme},
 		{o.clientName != "" && o.clientCA == "", "-envoy-client-name needs -envoy-client-ca"},
+		{strings.Contains(o.xds, "@"), "-envoy-xds has a user, whom the control plane would not get; want an address such as localhost:18001"},
 		{o.Path != "" && o.xds != "", "-envoy-config and -envoy-xds exclude each other"},
 		{!o.enabled() && o.anySet(), "the flags that begin with -envoy- need -envoy-config or -envoy-xds"},
 	} {

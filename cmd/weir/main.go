@@ -24,6 +24,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -87,7 +88,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		logger := o.newLogger(queue)
 		setDefaults(logger)
 		if err := serve(ctx, &o, logger, nil); err != nil {
-			fmt.Fprintln(queue, "weir:", err)
+			fmt.Fprintln(queue, "weir:", withoutUsers(err.Error()))
 			return exitFailure
 		}
 		logger.Info("weir: ended")
@@ -103,7 +104,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		fmt.Fprint(stdout, usage)
 		return exitOK
 	default:
-		fmt.Fprintf(stderr, "weir: unknown command %q\n%s", name, usage)
+		fmt.Fprintf(stderr, "weir: unknown command %q\n%s", withoutUsers(name), usage)
 		return exitUsage
 	}
 }
@@ -114,9 +115,16 @@ func usageError(err error, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
 	}
-	fmt.Fprintln(stderr, "weir:", err)
+	fmt.Fprintln(stderr, "weir:", withoutUsers(err.Error()))
 	return exitUsage
 }
+
+// userInfo matches the user and the password of a URL in a text.
+var userInfo = regexp.MustCompile(`://[^\s"]*@`)
+
+// withoutUsers hides the users and passwords of all URLs in a text. An error may quote a URL that was
+// given for the wrong flag, or without one, and what weir prints may be kept in a log.
+func withoutUsers(text string) string { return userInfo.ReplaceAllString(text, "://…@") }
 
 // check prints the errors in limits files, each with its file and line, and checks whether
 // a Redis server is usable. It returns the exit status.
@@ -145,7 +153,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	report := func(what string, err error) {
 		if err != nil {
 			status = exitFailure
-			fmt.Fprintln(stdout, err)
+			fmt.Fprintln(stdout, withoutUsers(err.Error()))
 		} else {
 			fmt.Fprintf(stdout, "%s: ok\n", what)
 		}

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -256,7 +257,11 @@ func (o *options) upstreamURL(f *faults) *url.URL {
 	u, err := url.Parse(o.upstream)
 	switch {
 	case o.upstream != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https"):
-		f.add("-upstream is %q; want a URL such as http://localhost:9000", o.upstream)
+		is := strconv.Quote(o.upstream)
+		if strings.ContainsAny(o.upstream, "@?") { // perhaps a password
+			is = "not usable"
+		}
+		f.add("-upstream is %s; want a URL such as http://localhost:9000", is)
 		return new(url.URL)
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		f.add("-upstream has a user, a query or a fragment, which no request would have; want a URL such as http://localhost:9000")
@@ -280,7 +285,7 @@ func (o *options) checkAddrs(f *faults) {
 			f.add("-%s is %q; want an address such as localhost:9090", a.flag, a.addr)
 		}
 		if o.upstream != "" && a.used && isAt(u, rest) {
-			f.add("-upstream %s is -%s of weir itself, so requests would go round in circles; want the server behind it", o.upstream, a.flag)
+			f.add("-upstream %s://%s is -%s of weir itself, so requests would go round in circles; want the server behind it", u.Scheme, u.Host, a.flag)
 		}
 		if secure && o.tlsCert == "" {
 			f.add("-%s %s needs -tls-cert and -tls-key", a.flag, a.addr)

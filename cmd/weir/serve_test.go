@@ -611,6 +611,33 @@ func TestCheckRedis(t *testing.T) {
 	}
 }
 
+// TestURLsWithPasswords: an error about a URL that can't be used, or was given for the wrong flag, does not
+// show the password, nor does the log.
+func TestURLsWithPasswords(t *testing.T) {
+	limits := filepath.Join(t.TempDir(), "limits.yaml")
+	writeLimits(t, limits, 5)
+	const url = "redis://user:verysecret@127.0.0.1:1"
+	for _, args := range []string{
+		"serve -upstream ftp://user:verysecret@h", "serve -upstream user:verysecret@h:80", "serve -upstream ftp://h?token=verysecret",
+		"serve -upstream http://user:verysecret@localhost:8080", "serve -redis-tls " + url, "serve -redis-db " + url, "serve -envoy-xds " + url,
+		"serve -auth-addr 127.0.0.1:0 -redis-master-name m -redis-addrs user:verysecret@127.0.0.1:1",
+		"check -redis-timeout 1ms -redis-master-name m -redis-addrs user:verysecret@127.0.0.1:1",
+		"check -redis-master-name m -redis-addrs redis://:x,verysecret@127.0.0.1:1", "check " + url, "try -access-log x " + url, url,
+	} {
+		fields := strings.Fields(args)
+		if fields[0] == "serve" {
+			fields = append(fields, "-limits", limits)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // serve, if the flags are valid, ends at once
+		var out bytes.Buffer
+		run(ctx, fields, nil, &out, &out)
+		if strings.Contains(out.String(), "secret") || out.Len() == 0 {
+			t.Errorf("weir %s: got %s; want an error without the password", args, &out)
+		}
+	}
+}
+
 // TestRedisURL: weir serve takes the Redis from a URL in -redis-addrs or, if neither the flag nor its own
 // variable is set, from REDIS_URL, and never prints the password. It does not start with an address
 // that can't be used, instead of counting in memory for ever.

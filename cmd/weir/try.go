@@ -44,7 +44,7 @@ func try(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	o := accesslog.Options{MaxKeys: *maxKeys, Suggest: *suggest}
 	if err := replay(ctx, *path, files[0], o, stdin, stdout); err != nil {
-		fmt.Fprintln(stderr, "weir:", err)
+		fmt.Fprintln(stderr, "weir:", withoutUsers(err.Error()))
 		return exitFailure
 	}
 	return exitOK
