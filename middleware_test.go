@@ -2,6 +2,7 @@ package weir_test
 
 import (
 	"bufio"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/jsonrpc"
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
@@ -401,13 +403,13 @@ func TestRefuseJSON(t *testing.T) {
 		l.Handler(served).ServeHTTP(httptest.NewRecorder(), ask("/", ""))
 		for i, h := range []http.Handler{l.Handler(served), byHand} {
 			w := httptest.NewRecorder()
-			w.Header().Set("Content-Encoding", "gzip") // as middleware for a compressed response would
+			w.Header().Set("Content-Encoding", "gzip") // as middleware that compresses the body does: see TestCompressed
 			h.ServeHTTP(w, ask("/", ""))
 			var got body
 			err := json.Unmarshal(w.Body.Bytes(), &got)
 			head := w.Result().Header
 			if err != nil || got != c.body || w.Code != c.status || head.Get("Retry-After") != c.retry || head.Get("Cache-Control") != "no-store" ||
-				head.Get("Content-Type") != "application/json" || head.Get("Content-Encoding") != "" {
+				head.Get("Content-Type") != "application/json" || head.Get("Content-Encoding") != "gzip" {
 				t.Errorf("%s, %d: got %d, %+v, %v; want %d, %+v, Retry-After %q", c.name, i, w.Code, got, head, c.status, c.body, c.retry)
 			}
 		}
@@ -434,6 +436,47 @@ func TestRefuseJSON(t *testing.T) {
 		t.Errorf("outside of a limiter: got %d %q, want 429", w.Code, w.Body)
 	}
 }
+
+// TestCompressed: a client can read a refusal behind middleware that sets Content-Encoding first and
+// compresses whatever the handlers in it write, as that of gorilla/handlers does. See
+// https://go.dev/issue/66343.
+func TestCompressed(t *testing.T) {
+	rule := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}
+	for name, o := range map[string]weir.Options{
+		"Refuse": {Rules: []weir.Rule{rule}},
+		"RefuseJSON": {Rules: []weir.Rule{rule}, OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			weir.FromContext(r.Context()).RefuseJSON(w, r, map[string]int{"status": 429})
+		})},
+		"JSON-RPC": {Rules: []weir.Rule{rule}, OnLimited: jsonrpc.OnLimited(100, jsonrpc.CodeLimited)},
+	} {
+		limited := must(t, memory(), o).Handler(served)
+		h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			gz := gzip.NewWriter(w)
+			defer gz.Close()
+			limited.ServeHTTP(compressed{w, gz}, r)
+		})
+		server := httptest.NewServer(h)
+		for i := range 2 {
+			res, err := http.Post(server.URL, "application/json", strings.NewReader(`{"id":1,"method":"a"}`)) // net/http asks for gzip, and decodes it
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(res.Body)
+			if !res.Uncompressed || i == 1 && !json.Valid(body) {
+				t.Errorf("%s: got status %d, and a body %.40q that is not decoded: %v", name, res.StatusCode, body, res.Header)
+			}
+		}
+		server.Close()
+	}
+}
+
+type compressed struct {
+	http.ResponseWriter
+	body io.Writer
+}
+
+func (c compressed) Write(b []byte) (int, error) { return c.body.Write(b) }
 
 type failing struct{ err error }
 

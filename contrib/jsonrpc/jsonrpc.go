@@ -102,7 +102,6 @@ func OnLimited(max int64, code int) http.Handler {
 		}
 		h := w.Header()
 		h.Del("Content-Length")
-		h.Del("Content-Encoding")
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Type", "application/json")
 		tail := string(errorOf(r, h, code)) + "}"

@@ -80,8 +80,7 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	}
 	h := w.Header()
 	if !fresh {
-		delete(h, "Content-Length") // net/http sets it
-		delete(h, "Content-Encoding")
+		delete(h, "Content-Length") // net/http sets it. Content-Encoding stays, as middleware may compress the body
 	}
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
@@ -112,7 +111,6 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 // replaceBody adapts the header fields of a response to another body, or to no body.
 func replaceBody(h http.Header) {
 	delete(h, "Content-Length") // net/http sets it
-	delete(h, "Content-Encoding")
 	h["Cache-Control"] = noStore
 }
 
