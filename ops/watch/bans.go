@@ -2,6 +2,7 @@ package watch
 
 import (
 	"cmp"
+	"container/heap"
 	"slices"
 	"strings"
 	"sync"
@@ -14,9 +15,30 @@ import (
 // bans remembers the bans that have refused requests in this process. If more than n keys are
 // banned, the ban that expires first is forgotten.
 type bans struct {
-	n     int
-	mu    sync.Mutex
-	known map[ruleKey]time.Time // when each ban expires
+	n      int
+	mu     sync.Mutex
+	known  map[ruleKey]*ban
+	byEnds ends
+}
+
+// A ban is a remembered ban, and its index in bans.byEnds.
+type ban struct {
+	Banned
+	at int
+}
+
+// ends is a heap.Interface: the ban that expires first is the first.
+type ends []*ban
+
+func (e ends) Len() int           { return len(e) }
+func (e ends) Less(i, j int) bool { return e[i].Until.Before(e[j].Until) }
+func (e ends) Swap(i, j int)      { e[i], e[j] = e[j], e[i]; e[i].at, e[j].at = i, j }
+func (e *ends) Push(x any)        { *e = append(*e, x.(*ban)) }
+func (e *ends) Pop() any {
+	last := len(*e) - 1
+	b := (*e)[last]
+	(*e)[last], *e = nil, (*e)[:last]
+	return b
 }
 
 // Banned describes a key that is banned under a rule.
@@ -26,7 +48,7 @@ type Banned struct {
 	Until time.Time // when the ban expires, according to the last refusal
 }
 
-func newBans(n int) bans { return bans{n: n, known: map[ruleKey]time.Time{}} }
+func newBans(n int) bans { return bans{n: n, known: map[ruleKey]*ban{}} }
 
 // If a ban refused the request, observe records the ban. Bans of rules in shadow mode are ignored.
 func (b *bans) observe(e *weir.Event) {
@@ -36,24 +58,23 @@ func (b *bans) observe(e *weir.Event) {
 	key, until := ruleKey{e.Refusal.Rule, storedkey.Of(e.Key)}, time.Now().Add(e.Refusal.RetryAfter)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, known := b.known[key]; !known {
-		if len(b.known) == b.n {
-			delete(b.known, b.first())
-		}
-		key = ruleKey{strings.Clone(key.rule), strings.Clone(key.key)}
+	if known := b.known[key]; known != nil {
+		known.Until = until
+		heap.Fix(&b.byEnds, known.at)
+		return
 	}
-	b.known[key] = until
+	if len(b.known) == b.n {
+		b.forget()
+	}
+	key = ruleKey{strings.Clone(key.rule), strings.Clone(key.key)}
+	b.known[key] = &ban{Banned{key.rule, key.key, until}, len(b.byEnds)}
+	heap.Push(&b.byEnds, b.known[key])
 }
 
-// first returns the key whose ban expires first.
-func (b *bans) first() (first ruleKey) {
-	var until time.Time
-	for key, end := range b.known {
-		if until.IsZero() || end.Before(until) {
-			first, until = key, end
-		}
-	}
-	return first
+// forget forgets the ban that expires first.
+func (b *bans) forget() {
+	first := heap.Pop(&b.byEnds).(*ban)
+	delete(b.known, ruleKey{first.Rule, first.Key})
 }
 
 // Bans returns the bans that have not expired, latest expiry first. The result includes bans that
@@ -62,13 +83,12 @@ func (b *bans) Bans() []Banned {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for len(b.byEnds) > 0 && !now.Before(b.byEnds[0].Until) {
+		b.forget()
+	}
 	keys := []Banned{}
-	for key, until := range b.known {
-		if now.Before(until) {
-			keys = append(keys, Banned{key.rule, key.key, until})
-		} else {
-			delete(b.known, key)
-		}
+	for _, known := range b.byEnds {
+		keys = append(keys, known.Banned)
 	}
 	slices.SortFunc(keys, func(a, b Banned) int {
 		return cmp.Or(b.Until.Compare(a.Until), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))

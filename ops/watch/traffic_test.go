@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -148,6 +149,31 @@ func TestBans(t *testing.T) {
 		time.Sleep(57 * time.Second)
 		if got := fmt.Sprint(names(recorder.Bans())); got != "[d c]" {
 			t.Errorf("after 57 s: got %s", got)
+		}
+	})
+}
+
+// TestBansFlood: of ten times as many bans as a Recorder remembers, it remembers those that expire
+// last. With a search for the ban that expires first, the test takes minutes.
+func TestBansFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 20_000
+		recorder := watch.NewRecorder(n, 1)
+		until := func(i int) time.Duration { return time.Duration(1+i*7919%(10*n)) * time.Second } // each number once
+		for i := range 10 * n {
+			for _, d := range []time.Duration{until(i*3) / 2, until(i)} { // the second time, the ban is known
+				recorder.Observe(weir.Event{Key: fmt.Sprint(i), Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api", RetryAfter: d}})
+			}
+		}
+		bans := recorder.Bans()
+		for i, b := range bans {
+			k, _ := strconv.Atoi(b.Key)
+			if want := time.Duration(10*n-i) * time.Second; until(k) != want || !b.Until.Equal(time.Now().Add(want)) {
+				t.Fatalf("ban %d: got the ban of %q until %v, want the one that lasts %v", i, b.Key, b.Until, want)
+			}
+		}
+		if time.Sleep(until(0) + 9*n*time.Second); len(bans) != n || len(recorder.Bans()) != n-1 {
+			t.Errorf("got %d bans, and %d after the first of them, want %d and one less", len(bans), len(recorder.Bans()), n)
 		}
 	})
 }
