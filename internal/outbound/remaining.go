@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"iter"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -13,8 +14,9 @@ const mostRemaining = 10_000
 // Remaining remembers how many units the keys of one process have left. The numbers come from
 // servers. The zero Remaining is empty. It is safe for concurrent use.
 type Remaining struct {
-	mu sync.Mutex
-	of map[Key]*entry
+	mu    sync.Mutex
+	of    map[Key]*entry
+	sweep time.Time // before this time, Set does not search for entries to drop
 }
 
 // A Key is a key of a rule.
@@ -26,8 +28,8 @@ type entry struct {
 }
 
 // Set remembers for the duration d how many units a key has left. If too many keys are remembered,
-// those whose time has passed are dropped. If there are no such keys, Set does not remember the new
-// key.
+// those whose time has passed are dropped, at most once a second. If there are no such keys, Set
+// does not remember the new key.
 func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	now := time.Now()
 	t.mu.Lock()
@@ -39,15 +41,12 @@ func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	if t.of == nil {
 		t.of = map[Key]*entry{}
 	}
+	if len(t.of) >= mostRemaining && !now.Before(t.sweep) {
+		t.sweep = now.Add(time.Second)
+		maps.DeleteFunc(t.of, func(_ Key, e *entry) bool { return !now.Before(e.until) })
+	}
 	if len(t.of) >= mostRemaining {
-		for k, e := range t.of {
-			if !now.Before(e.until) {
-				delete(t.of, k)
-			}
-		}
-		if len(t.of) >= mostRemaining {
-			return
-		}
+		return
 	}
 	t.of[Key{strings.Clone(k.Rule), strings.Clone(k.Key)}] = &entry{max(0, units), now.Add(d)}
 }

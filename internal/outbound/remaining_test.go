@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir/internal/outbound"
@@ -47,4 +48,32 @@ func TestRemainingSetAgain(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { left.Set(k, 3, time.Hour) }); n != 0 || left.Wait(k, 3) != 0 || left.Wait(k, 4) == 0 {
 		t.Errorf("got %v allocations and waits of %v and %v, want 3 units left", n, left.Wait(k, 3), left.Wait(k, 4))
 	}
+}
+
+// TestRemainingFull: while none of 10,000 keys can be forgotten, a server that names a million others
+// does not cause a search for each. Otherwise the test takes minutes. A second after the
+// last search, a key is remembered in the place of one whose time has passed.
+func TestRemainingFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var left outbound.Remaining
+		key := func(i int) outbound.Key { return outbound.Key{Rule: "r", Key: fmt.Sprint(i)} }
+		knows := func(i int) bool { return left.Wait(key(i), 1) > 0 }
+		for i := range 10_000 {
+			left.Set(key(i), 0, time.Hour+time.Duration(i%2)*time.Hour)
+		}
+		for i := range 1_000_000 {
+			left.Set(key(10_000+i), 0, time.Hour)
+		}
+		time.Sleep(time.Hour)
+		for i := range 10_000 {
+			left.Set(key(-1-i), 0, time.Hour)
+		}
+		if !knows(1) || !knows(9_999) || knows(10_000) || !knows(-1) || !knows(-5_000) || knows(-5_001) {
+			t.Error("want the half of the first keys that are still in force, and the first that came later")
+		}
+		time.Sleep(2 * time.Hour)
+		if left.Set(key(0), 0, time.Hour); !knows(0) {
+			t.Error("a key is not remembered although all others have passed")
+		}
+	})
 }
