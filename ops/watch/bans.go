@@ -63,6 +63,10 @@ func (b *bans) observe(e *weir.Event) {
 		heap.Fix(&b.byEnds, known.at)
 		return
 	}
+	if b.known == nil {
+		z := newBans(defaultKeys)
+		b.n, b.known = z.n, z.known
+	}
 	if len(b.known) == b.n {
 		b.forget()
 	}

@@ -74,7 +74,7 @@ func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
 func (t *traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now, since := t.clock.read()
+	now, since := t.read()
 	h := &t.total
 	if rule != "" {
 		i := slices.Index(t.rules, rule)

@@ -30,7 +30,7 @@ import (
 //     each rule were allowed or refused in the last 15 minutes
 //   - warnings about probable misconfigurations that were logged through its LogHandler
 //
-// It is safe for concurrent use. Each remembered key takes about 1 KB of memory, each remembered
+// It is safe for concurrent use. The zero value is like NewRecorder(1000, 100_000). Each remembered key takes about 1 KB of memory, each remembered
 // request 64 bytes, and each rule about 9 KiB.
 type Recorder struct {
 	top
@@ -38,6 +38,9 @@ type Recorder struct {
 	traffic
 	warnings
 }
+
+// What the zero value of a Recorder remembers.
+const defaultKeys, defaultRequests = 1000, 100_000
 
 // NewRecorder returns a Recorder that remembers the given number of keys, refusals and bans, and the
 // given number of requests, or fewer requests if keys are longer than 32 bytes on average. A

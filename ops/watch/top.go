@@ -183,6 +183,10 @@ func (t *top) refused(c *countedKey, n int64) Refused {
 
 // now returns the current time, and drops what has expired.
 func (t *top) now() time.Time {
+	if t.known == nil {
+		z := newTop(defaultKeys)
+		t.n, t.began, t.known, t.recent = z.n, z.began, z.known, z.recent
+	}
 	now := time.Now()
 	t.expire(int64(now.Sub(t.began) / time.Minute))
 	return now

@@ -60,7 +60,7 @@ func (t *traffic) observe(e *weir.Event) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now, _ := t.clock.read()
+	now, _ := t.read()
 	if e.Err != nil {
 		t.fail(e, now)
 		return
@@ -75,6 +75,15 @@ func (t *traffic) observe(e *weir.Event) {
 		}
 	}
 	t.count(e, now)
+}
+
+// read returns the current slot of History, and how long it has lasted. The caller holds t.mu.
+func (t *traffic) read() (slot int64, since time.Duration) {
+	if t.ring == nil {
+		z := newTraffic(defaultRequests)
+		t.clock, t.ring, t.keys = z.clock, z.ring, z.keys
+	}
+	return t.clock.read()
 }
 
 // count counts a request under each rule that charges it.

@@ -55,6 +55,29 @@ func refused(key string) weir.Event {
 	}}
 }
 
+// TestZeroRecorder: the zero value of a Recorder is ready to use, whichever method is called first.
+func TestZeroRecorder(t *testing.T) {
+	event := refused("k")
+	event.Transaction.Charges[0] = quota.Charge{Rule: "api", Key: "k", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}
+	ban := weir.Event{Key: "k", Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api", RetryAfter: time.Hour}, Transaction: &quota.Transaction{}}
+	for name, first := range map[string]func(*watch.Recorder){
+		"Observe": func(*watch.Recorder) {}, "Bans": func(r *watch.Recorder) { r.Bans() }, "Failure": func(r *watch.Recorder) { r.Failure() },
+		"Find": func(r *watch.Recorder) { r.Find("api", "k") }, "History": func(r *watch.Recorder) { r.History("") },
+		"Recent": func(r *watch.Recorder) { r.Recent(1) }, "Top": func(r *watch.Recorder) { r.Top(time.Hour) },
+		"Try": func(r *watch.Recorder) { r.Try("api", algorithms.GCRA(1, time.Hour)) }, "Warnings": func(r *watch.Recorder) { r.Warnings(time.Hour) },
+	} {
+		r := new(watch.Recorder)
+		first(r)
+		r.Observe(event)
+		r.Observe(ban)
+		keys, _ := r.Top(time.Hour)
+		trial, err := r.Try("api", algorithms.GCRA(1, time.Hour))
+		if len(keys) != 1 || len(r.Recent(9)) == 0 || len(r.Bans()) != 1 || err != nil || trial.Requests != 1 {
+			t.Errorf("%s first: got the keys %v, lines %v, bans %v, and the trial %+v, error %v", name, keys, r.Recent(9), r.Bans(), trial, err)
+		}
+	}
+}
+
 // TestTop: for a random stream of refusals, Count and Error bound the exact number of refusals of
 // a key, and no key with more than 1/n of all refusals is missing.
 func TestTop(t *testing.T) { synctest.Test(t, testTop) }
