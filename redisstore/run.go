@@ -53,7 +53,7 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 }
 
 // sendAgain sends the commands of evals by the given function, and again those that a node could not
-// run.
+// run. The context must have a budget.
 func sendAgain(ctx context.Context, evals []*eval, cmds []queue.Cmd, send func([]queue.Cmd) error) error {
 	for todo := cmds; len(todo) > 0; {
 		if err := send(todo); err != nil {
@@ -67,7 +67,9 @@ func sendAgain(ctx context.Context, evals []*eval, cmds []queue.Cmd, send func([
 			case err != nil && redis.HasErrorPrefix(err, "TRYAGAIN"):
 				// While a slot moves, a node may have only some of the keys of an eval. It then
 				// runs no script.
-				_ = queue.Await(ctx, func(context.Context) error { time.Sleep(time.Millisecond); return nil })
+				if err := queue.Await(ctx, func(context.Context) error { time.Sleep(time.Millisecond); return nil }); err != nil {
+					return err
+				}
 				cmds[i] = e.command(ctx, "evalsha", e.sha)
 			default:
 				continue

@@ -68,6 +68,7 @@ func (k *tracker) takeEach(ts []*quota.Transaction) []error {
 	errs := make([]error, len(ts))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*queue.ConnectTime)
 	defer cancel()
+	ctx = queue.WithBudget(ctx, 2*queue.ConnectTime) // for sendAgain
 	conns := map[*tracking.Conn][]*eval{}
 	for i, t := range ts {
 		e := &eval{ts: []*quota.Transaction{t}, of: []int{i}, within: peek}
@@ -115,6 +116,7 @@ func (k *tracker) evaluate(ctx context.Context, conn *tracking.Conn, evals []*ev
 	})
 	for i, e := range evals {
 		if errs[e.of[0]] = failed; failed != nil {
+			conn.Forget(e.key())
 			continue
 		}
 		if err := e.decide(k.store, cmds[i]); err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/rounds"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -329,4 +331,36 @@ func TestTrackFailover(t *testing.T) {
 		w.until("watched on the new node", func(bool) bool { return w.hybrid.Stats().Watched > before.Watched })
 		w.resetIsReported(rdb)
 	})
+}
+
+// TestTrackTryAgain: a server that answers TRYAGAIN on the connection that tracks keys is asked again, but
+// not for ever.
+func TestTrackTryAgain(t *testing.T) {
+	t.Parallel() // it takes 2 s
+	var changed, asked atomic.Int64
+	addr := redistest.Fake(t, func(args []string) string {
+		switch args[0] {
+		case "hello":
+			return "%0\r\n"
+		case "psetex":
+			changed.Store(1)
+		case "time":
+			const now = "*2\r\n$1\r\n1\r\n$1\r\n2\r\n"
+			if changed.CompareAndSwap(1, 0) {
+				return ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n" + now
+			}
+			return now
+		case "evalsha":
+			asked.Add(1)
+			return "-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
+		}
+		return "+OK\r\n"
+	})
+	rdb := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2})
+	defer rdb.Close()
+	takeEach := newStore(t, rdb).Track(func(string, bool) {}, func(time.Time) {})
+	err := takeEach([]*quota.Transaction{weirtest.Once(everyLimit[0])})[0]
+	if err == nil || asked.Load() < 2 {
+		t.Errorf("got error %v after %d questions, want an error after several", err, asked.Load())
+	}
 }
