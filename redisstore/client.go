@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -158,13 +159,22 @@ func optionsOf(rdb redis.UniversalClient) *redis.Options {
 	case *redis.Client:
 		return rdb.Options()
 	case *redis.ClusterClient:
-		o := rdb.Options()
-		return &redis.Options{Username: o.Username, ContextTimeoutEnabled: o.ContextTimeoutEnabled, DialerRetries: o.DialerRetries,
-			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, PoolTimeout: o.PoolTimeout}
+		return common(rdb.Options())
 	case *redis.Ring:
-		o := rdb.Options()
-		return &redis.Options{Username: o.Username, ContextTimeoutEnabled: o.ContextTimeoutEnabled, DialerRetries: o.DialerRetries,
-			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, PoolTimeout: o.PoolTimeout}
+		return common(rdb.Options())
 	}
 	return nil
+}
+
+// common returns the options of a client as redis.Options, with all fields of the same name and type.
+func common[T any](from *T) *redis.Options {
+	o := &redis.Options{}
+	to, v := reflect.ValueOf(o).Elem(), reflect.ValueOf(from).Elem()
+	for i := range to.NumField() {
+		f := v.FieldByName(to.Type().Field(i).Name)
+		if to.Field(i).CanSet() && f.IsValid() && f.Type() == to.Field(i).Type() {
+			to.Field(i).Set(f)
+		}
+	}
+	return o
 }
