@@ -201,13 +201,21 @@ func includeUsage(r *http.Request) {
 	}
 	begin, end, insert := 1, 1, `"stream_options":{"include_usage":true},`
 	if options != nil {
-		if options[0] == '{' {
-			if include, _ := jsonbody.Member(options, "include_usage"); string(include) == "true" {
+		place := func(part []byte) int { return cap(object) - cap(part) } // part is a subslice of object
+		begin = place(options)
+		end, insert = begin+len(options), `{"include_usage":true}`
+		if options[0] == '{' { // keep the other options
+			include, ok := jsonbody.Member(options, "include_usage")
+			switch {
+			case string(include) == "true":
 				return
+			case include != nil && ok:
+				begin = place(include)
+				end, insert = begin+len(include), "true"
+			case ok && bytes.TrimSpace(options[1:])[0] != '}':
+				end, insert = begin+1, `{"include_usage":true,`
 			}
 		}
-		begin = cap(object) - cap(options) // options is a subslice of object
-		end, insert = begin+len(options), `{"include_usage":true}`
 	}
 	text := slices.Concat(object[:begin], []byte(insert), object[end:])
 	r.Body = struct {
