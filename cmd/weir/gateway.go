@@ -146,6 +146,10 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
 			r.Out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy drops what url.ParseQuery cannot read, such as a;b
+			base := strings.TrimSuffix(upstream.EscapedPath(), "/")
+			if path, _, _ := strings.Cut(r.In.RequestURI, "?"); strings.HasPrefix(path, "/") && (base != "" || !strings.HasPrefix(path, "//")) {
+				r.Out.URL.Opaque = base + path // net/url would decode the path /a%2Fb|c, because of the bar
+			}
 			r.Out.Host = r.In.Host
 			g.setForwarded(r)
 			if !strings.EqualFold(r.Out.Header.Get("Upgrade"), "websocket") {

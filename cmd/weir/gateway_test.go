@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"log/slog"
@@ -132,6 +133,41 @@ func TestProxy(t *testing.T) {
 	upstream.Close()
 	if resp, body := get(t, from(t, "127.0.0.3"), server.URL); resp.StatusCode != 502 || body != "" {
 		t.Errorf("without an upstream: got %d, %q; want a bare 502", resp.StatusCode, body)
+	}
+}
+
+// TestPathsUnchanged: the upstream gets also those paths as the client sent them that net/url would
+// encode in another way, for example %2F as a slash if the path has a bar, too.
+func TestPathsUnchanged(t *testing.T) {
+	g, _ := start(t, 100)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
+	defer upstream.Close()
+	for base, paths := range map[string][][2]string{
+		"":       {{"/a%2Fb|c", "/a%2Fb|c"}, {"/%2e%2e/\"^`{}?|", "/%2e%2e/\"^`{}?|"}, {"/é%c3?", "/é%c3?"}, {"//a%2F", "//a%2F"}, {"http://x/a%2F", "/a%2F"}, {"http://x", "/"}},
+		"/base":  {{"/a%2Fb|c", "/base/a%2Fb|c"}, {"/", "/base/"}, {"//a|%2F", "/base//a|%2F"}, {"http://x/a%2F", "/base/a%2F"}},
+		"/b%2F/": {{"/a%2Fb|c?q", "/b%2F/a%2Fb|c?q"}},
+	} {
+		to, err := url.Parse(upstream.URL + base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+		defer server.Close()
+		for _, path := range paths {
+			conn, err := net.Dial("tcp", server.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n", path[0])
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if body, _ := io.ReadAll(resp.Body); string(body) != path[1] {
+				t.Errorf("%s behind %q: got %d %s, want %s", path[0], base, resp.StatusCode, body, path[1])
+			}
+		}
 	}
 }
 
