@@ -120,15 +120,24 @@ func (q *Queue) take(b *batch, now time.Time) {
 func (q *Queue) ended(b *batch, err error) fault {
 	q.sent = slices.DeleteFunc(q.sent, func(other *batch) bool { return other == b })
 	q.inFlight -= len(b.cmds)
-	var t interface{ Timeout() bool }
-	if err == nil || !errors.Is(err, redis.ErrPoolTimeout) && (!errors.As(err, &t) || !t.Timeout()) {
+	if !timedOut(err) {
 		q.fault = unknown
 		return unknown
 	}
+	return q.unanswered(b.sent)
+}
+
+func timedOut(err error) bool {
+	var t interface{ Timeout() bool }
+	return err != nil && (errors.Is(err, redis.ErrPoolTimeout) || errors.As(err, &t) && t.Timeout())
+}
+
+// unanswered returns the reason why a call, sent at the given time, got no answer in time.
+func (q *Queue) unanswered(sent time.Time) fault {
 	// The third argument is less than the timeout, because timers fire a little late.
-	f := q.conns.fault(1, b.sent, q.timeout-q.timeout/4, q.others)
+	f := q.conns.fault(1, sent, q.timeout-q.timeout/4, q.others)
 	if f == notHeard || f == neither || f == tooSoon {
-		q.open = min(q.open, q.conns.drop(b.sent)) // the network may have forgotten all connections of the same age
+		q.open = min(q.open, q.conns.drop(sent)) // the network may have forgotten all connections of the same age
 	}
 	return f
 }

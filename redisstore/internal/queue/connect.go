@@ -36,11 +36,11 @@ func (q *Queue) connect(now time.Time) {
 }
 
 // dial sends the command TIME. Usually all open connections are in use, so the client opens a new
-// one for it.
+// one for it. If the client has idle ones that the network has forgotten, dial closes them, too.
 func (q *Queue) dial() {
 	ctx, cancel := context.WithTimeout(context.Background(), max(ConnectTime, q.timeout+Lateness))
 	defer cancel()
-	cmd := NewCmd(ctx, "time")
+	cmd, sent := NewCmd(ctx, "time"), time.Now()
 	err := q.sendSafely(ctx, []Cmd{cmd})
 	if answer := cmd.Err(); redis.HasErrorPrefix(answer, "WRONGPASS") || redis.HasErrorPrefix(answer, "NOAUTH") {
 		err = answer
@@ -58,6 +58,9 @@ func (q *Queue) dial() {
 		q.open++
 		q.start(now)
 		return
+	}
+	if timedOut(err) {
+		q.unanswered(sent)
 	}
 	q.failed, q.failure = now, err
 	if q.open == 0 {

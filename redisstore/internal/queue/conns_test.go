@@ -301,6 +301,24 @@ func TestDrop(t *testing.T) {
 	}
 }
 
+// TestDropOfDial: if an attempt to connect has used an idle connection that the network has forgotten,
+// the other connections of its age are closed. Otherwise each attempt would use another of them.
+func TestDropOfDial(t *testing.T) {
+	p, other := newPair(t, "tcp", "127.0.0.1:0", nil), newPair(t, "tcp", "127.0.0.1:0", nil)
+	q, conn := p.over(func() {}), p.add(other.here)
+	q.send = func(context.Context, []Cmd) error {
+		p.write(t, p.here)
+		_ = p.here.SetReadDeadline(time.Now().Add(q.timeout))
+		_, err := p.here.Read(make([]byte, 1))
+		return err
+	}
+	q.open, q.opening = 0, 1
+	q.dial()
+	if _, err := conn.Write([]byte("x")); !errors.Is(err, errDropped) {
+		t.Errorf("got %v, want %v", err, errDropped)
+	}
+}
+
 // over makes a queue send its commands on the connection of p.
 func (p *pair) over(read func()) *Queue {
 	q := (&far{}).queue(50 * time.Millisecond)
