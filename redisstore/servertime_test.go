@@ -89,15 +89,25 @@ type distant struct {
 	ran     time.Time     // the server's clock when the last script ran
 	before  func()        // called while a script is on its way; may be nil
 	after   func()        // called while a reply of TIME is on its way; may be nil
+	ready   bool          // all processes have connected
 }
 
 // newDistant returns a server that refuses TIME in scripts, and three processes. Clocks differ by
-// years, and by up to 1 in 1000 in their rates.
+// years, and by up to 1 in 1000 in their rates. All of them have connected, so that each has sent what it
+// sends by itself, and only the calls of the test let time pass.
 func newDistant(t *testing.T, r *rand.Rand) *distant {
 	d := &distant{r: r, lua: redistest.Lua54(t).RefuseTime()}
 	rate := func() float64 { return 1 + (d.random(time.Millisecond) - time.Millisecond/2).Seconds() }
 	d.rate = rate()
 	d.lua.Around(func(args []string, run func() string) string {
+		d.mu.Lock()
+		ready := d.ready
+		d.lua.SetTime(d.now())
+		d.mu.Unlock()
+		if !ready {
+			return run()
+		}
+		if rand.IntN(4) == 0 { time.Sleep(time.Duration(rand.Int64N(int64(30 * time.Millisecond)))) }
 		begin := d.pass(d.random(3 * time.Millisecond))
 		script := strings.HasPrefix(args[0], "eval")
 		d.mu.Lock()
@@ -133,7 +143,13 @@ func newDistant(t *testing.T, r *rand.Rand) *distant {
 		store := newStore(t, client(t, redis.NewUniversalClient(optionsOf(d.lua.Addr(), func(o *redis.UniversalOptions) { o.PoolSize, o.MinIdleConns = 1, 0 }))), true)
 		store.SetClock(func() time.Time { return begin.Add(time.Duration(float64(d.pass(0)) * rate)) })
 		d.stores = append(d.stores, store)
+		if err := store.Take(t.Context(), weirtest.Once(algorithms.GCRA(1e6, time.Second))); err != nil {
+			t.Fatal(err)
+		}
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ready = true
 	return d
 }
 
