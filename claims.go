@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -769,9 +770,18 @@ func (rule *rule) unusualKey(r *http.Request, key string, ok bool) (string, bool
 		rule.warnOnce("key empty", "all requests with an empty key share one quota", emptyLikely)
 	case key != "" && key[0] == 0 && rule.NoKey == NoKeyShare:
 		key = noKey + key
+	case hasPort(key, r.RemoteAddr) && rule.emptied.CompareAndSwap(false, true):
+		rule.warnOnce("port of the peer in a key", "a client has a fresh quota with each connection",
+			"the function returns RemoteAddr, which is an address and a port; weir.ByIP returns the address")
 	}
 	rule.keyless.end()
 	return key, true
+}
+
+// hasPort reports whether a key contains the address and the port of a peer.
+func hasPort(key, remote string) bool {
+	_, err := netip.ParseAddrPort(remote)
+	return err == nil && strings.Contains(key, remote)
 }
 
 // isTried reports whether r seems to come from a developer who tries the program on their own

@@ -17,12 +17,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/jsonbody"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
@@ -142,10 +142,15 @@ func ByAddr(find func(r *http.Request) (client netip.Addr, ok bool), ipv4, ipv6 
 //
 // If clients can choose the value freely, they can obtain a fresh quota for each request or spend
 // another client's quota. Use ByHeader only for values that have been verified or that only a proxy
-// can set. For secrets, use [Hashed].
+// can set. For secrets, use [Hashed]. A warning is logged to [slog.Default] if the name is
+// X-Forwarded-For or Forwarded, except during a reload of a rules file.
 func ByHeader(name string) KeyFunc {
 	checkToken("ByHeader", name)
 	name = http.CanonicalHeaderKey(name)
+	if (name == addr.ForwardedFor || name == addr.Forwarded) && sparse.Reloads.Load() == 0 {
+		slog.Warn("weir: key is a field that any client can send", "function", "weir.ByHeader", "field", name,
+			"effect", "clients can choose the key, unless the proxy replaces what they send", "fix", "use ByIP or ByForwarded, with the proxy as trusted")
+	}
 	return func(r *http.Request) (string, bool) {
 		if name == "Host" {
 			// net/http moves the host to r.Host. An outgoing request may have the host only in its
@@ -209,6 +214,8 @@ const unreadable = "unreadable"
 // arrives. A slow client can delay its own request for as long as the server's ReadTimeout allows.
 //
 // If ByJSON cannot read the value, the key is "unreadable", so all such requests share one quota.
+// If it cannot read the value in any of the first 200 requests, a warning is logged to
+// [slog.Default].
 // ByJSON cannot read the value if the body is longer than max bytes, is truncated, is nested more
 // deeply than encoding/json allows, is not UTF-8, or is not a JSON object (a JSON-RPC batch, for
 // example, is an array). The same applies if the body contains the field twice, if the field's
@@ -234,15 +241,19 @@ func ByJSON(field string, max int64) KeyFunc {
 	case max < 1:
 		panic(fmt.Sprintf("weir: ByJSON: max is %d; want at least 1", max))
 	}
+	var failed streak
 	return func(r *http.Request) (string, bool) {
-		if r.ContentLength > max {
-			return unreadable, true
+		if r.ContentLength <= max {
+			if value, ok := jsonbody.Peek(r, max).At(path...); ok {
+				failed.end()
+				return nonempty(fold(value))
+			}
 		}
-		value, ok := jsonbody.Peek(r, max).At(path...)
-		if !ok {
-			return unreadable, true
+		if failed.add() {
+			slog.Warn("weir: body unreadable in each of the first 200 requests", "function", "weir.ByJSON", "effect", "they share the key unreadable",
+				"likely", "the bodies are forms or another type than JSON, or are longer than max", "fix", "pass ByJSON a larger max, or write a KeyFunc that parses them")
 		}
-		return nonempty(fold(value))
+		return unreadable, true
 	}
 }
 
@@ -304,23 +315,18 @@ func urgency(r *http.Request) (u string, ok bool) {
 // all requests have this key. If none of the first 200 requests has a route, a warning is logged to
 // [slog.Default].
 func ByRoute() KeyFunc {
-	var unmatched atomic.Int32 // requests until the first one with a route; then firstRequests or a little more
+	var unmatched streak
 	return func(r *http.Request) (string, bool) {
 		found := route(r.Pattern)
-		switch {
-		case unmatched.Load() >= firstRequests:
-		case found != "":
-			unmatched.Store(firstRequests)
-		case unmatched.Add(1) == firstRequests:
+		if found != "" {
+			unmatched.end()
+		} else if unmatched.add() {
 			slog.Warn("weir: route missing in each of the first 200 requests", "function", "weir.ByRoute", "effect", "they share the key unmatched",
 				"likely", "the limiter runs before the router has found the route", "fix", "put the limiter around the handler of each route, or with chi behind weirchi.FindRoute")
 		}
 		return cmp.Or(found, "unmatched"), true
 	}
 }
-
-// ByRoute logs a warning if none of the first 200 requests has a route.
-const firstRequests = 200
 
 // route returns a pattern without its method.
 func route(pattern string) string {

@@ -1964,3 +1964,52 @@ func TestByRouteMissing(t *testing.T) {
 		}
 	}
 }
+
+// TestByJSONUnreadable: ByJSON warns once if it can read none of the first 200 bodies, such as
+// those of forms. It does not warn if it can read one of them.
+func TestByJSONUnreadable(t *testing.T) {
+	defer slog.SetDefault(slog.Default())
+	for _, tt := range []struct {
+		read     int // the number of the request with a readable body
+		other    string
+		requests int
+		want     int // warnings
+	}{
+		{0, "user=ann", 199, 0},
+		{0, "user=ann", 1000, 1},
+		{0, `{"user":"` + strings.Repeat("ann", 100) + `"}`, 1000, 1},
+		{200, "user=ann", 1000, 0},
+		{1, "user=ann", 1000, 0},
+	} {
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		key := weir.ByJSON("user", 100)
+		for i := 1; i <= tt.requests; i++ {
+			body := tt.other
+			if i == tt.read {
+				body = `{"user":"ann"}`
+			}
+			if _, ok := key(httptest.NewRequest("POST", "/", strings.NewReader(body))); !ok {
+				t.Fatal("got no key")
+			}
+		}
+		if n := strings.Count(log.String(), "body unreadable in each of the first 200 requests"); n != tt.want {
+			t.Errorf("%d bodies %.20q, number %d readable: got %d warnings, want %d:\n%s", tt.requests, tt.other, tt.read, n, tt.want, &log)
+		}
+	}
+}
+
+// TestByHeaderOfClients: ByHeader warns, by name, of the fields in which proxies list addresses,
+// because a client can send them too.
+func TestByHeaderOfClients(t *testing.T) {
+	defer slog.SetDefault(slog.Default())
+	for name, want := range map[string]string{
+		"x-forwarded-for": "field=X-Forwarded-For", "Forwarded": "field=Forwarded", "X-Api-Key": "", "Host": "",
+	} {
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		if weir.ByHeader(name); !strings.Contains(log.String(), want) || (want == "") != (log.Len() == 0) {
+			t.Errorf("ByHeader(%q): logged %q, want %q", name, &log, want)
+		}
+	}
+}

@@ -276,7 +276,7 @@ type rule struct {
 	// For warnings: see warnings.go.
 	keyless, classless, costless, negative, unfit, unsettled streak
 
-	emptied atomic.Bool // a key was empty
+	emptied atomic.Bool // a key was empty, or had the port of the peer, and this was logged
 	unread  atomic.Bool // usage was reported, but the rule has no Settle function
 
 	policies    sync.Map // hash → *policy

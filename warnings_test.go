@@ -150,6 +150,8 @@ func TestSilence(t *testing.T) {
 		"a tier":                                  {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "gold"), ""},
 		"a tier without limits on purpose":        {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "staff"), ""},
 		"an empty key":                            {weir.Rule{Key: func(*http.Request) (string, bool) { return "", true }, Limits: limit}, nil, "key empty"},
+		"a key with the port of the peer":         {weir.Rule{Key: func(r *http.Request) (string, bool) { return r.RemoteAddr, true }, Limits: limit}, nil, "port of the peer in a key"},
+		"the port among other parts of a key":     {weir.Rule{Key: weir.Join(weir.ByMethod(), func(r *http.Request) (string, bool) { return r.RemoteAddr, true }), Limits: limit}, ask("/", "[2001:db8::1]:4"), "port of the peer in a key"},
 		"Global":                                  {weir.Rule{Key: weir.Global(), Limits: limit}, nil, ""},
 		"a class that Headroom spells otherwise":  {classed(weir.ByHeader("Tier"), "batch"), ask("/", "192.0.2.1:4", "Tier", "Batch"), "class not in Headroom\" rule=api effect=\"its requests leave nothing to others\" likely=\"Headroom has batch with"},
 		"a class that Headroom lacks":             {classed(weir.ByHeader("Tier"), "batch"), ask("/", "192.0.2.1:4", "Tier", "bulk"), "class without headroom in each of the first 200 requests with a class"},
