@@ -116,7 +116,8 @@ type Store struct {
 	o          Options
 	log        *slog.Logger
 	start      time.Time
-	kept, free int64 // the parts that each region always has, and the parts that any region can claim
+	runs       atomic.Bool // Run was called, or a line says that it was not
+	kept, free int64       // the parts that each region always has, and the parts that any region can claim
 
 	wanted atomic.Int64 // how long, in ns, it takes to admit the requested units at the whole rate
 	known  atomic.Pointer[regionView]
@@ -143,6 +144,9 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	part := new(quota.Transaction)
 	part.SetQuestion(t)
 	s.share(part.Charges)
+	if !s.runs.Load() && s.o.Regions > 1 && time.Since(s.start) > s.o.Every && !s.runs.Swap(true) {
+		s.log.Warn("regions: Run not called", "region", s.o.Region, "effect", "the region has a tenth of its even share", "fix", "call go store.Run(ctx) after New")
+	}
 	err := s.local.Take(ctx, part)
 	if err == nil {
 		for i := range part.Charges {
@@ -216,6 +220,7 @@ func countable(n int64, period time.Duration) bool {
 // Run repeatedly claims the region's share until ctx is done, and then returns ctx.Err(). Run
 // blocks, so call it in a separate goroutine.
 func (s *Store) Run(ctx context.Context) error {
+	s.runs.Store(true)
 	tick := time.NewTicker(s.o.Every / 4)
 	defer tick.Stop()
 	for {

@@ -212,6 +212,32 @@ func TestNilStores(t *testing.T) {
 	}
 }
 
+// TestWithoutRun: a store whose Run is not called says so once, when its first interval has passed.
+func TestWithoutRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range []struct {
+			regions int
+			run     bool
+			want    int
+		}{{2, false, 1}, {2, true, 0}, {1, false, 0}} {
+			var log weirtest.Log
+			s := regions.New(weirtest.Memory(), weirtest.Memory(), regions.Options{Budget: "b", Region: "eu", Regions: tt.regions, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			ctx, cancel := context.WithCancel(t.Context())
+			if tt.run {
+				go s.Run(ctx)
+			}
+			for range 5 {
+				quota.Allow(ctx, s, quota.Charge{Rule: "api", Key: "k", Limit: algorithms.GCRA(100, time.Second), Cost: 1})
+				time.Sleep(time.Second)
+			}
+			cancel()
+			if got := strings.Count(log.String(), "regions: Run not called"); got != tt.want {
+				t.Errorf("%+v: got %d lines:\n%s", tt, got, log.String())
+			}
+		}
+	})
+}
+
 // TestRegionsRedis: with Redis as the central store, a region that asks gets nearly all of
 // the rate, and a region that does not ask has half of it at most.
 func TestRegionsRedis(t *testing.T) {
