@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/credit"
 	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
@@ -141,6 +142,7 @@ func TestOrder(t *testing.T) {
 		{"lease of Hybrid", func() { lease.New(hybrid(remote()), lease.Options{}) }, "lease: store is around a Hybrid or a stack"},
 		{"Hybrid of Fallback", func() { hybrid(fallback()) }, "Hybrid is around Fallback"},
 		{"Hybrid of Hybrid", func() { hybrid(hybrid(remote())) }, "Hybrid is around a store with Hybrid"},
+		{"Hybrid of granted units", func() { hybrid(credit.New(remote(), credit.Options{Rules: []string{"api"}})) }, "Hybrid is around a credit.Store"},
 		{"second Hybrid", func() { quota.Fallback(remote(), hybrid(remote()), quota.FallbackOptions{}) }, "Fallback has Hybrid around its second"},
 		{"Share of Fallback", func() { quota.Share(fallback(), 3) }, "Share is around Fallback"},
 		{"Coalesce of Breaker", func() { quota.Coalesce(breaker(remote())) }, "Coalesce is around a store without TakeEach"},

@@ -72,15 +72,21 @@ type Store struct {
 //
 // If only the second store of a quota.Fallback has recorded the units, Grant returns an error that
 // wraps quota.ErrFellBack, because the units are lost when the first store works again. After that,
-// call Grant again.
+// call Grant again. It also returns an error if store is the result of New, and its Options.Rules lack
+// the rule.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
 		return fmt.Errorf("credit: Grant: units is %d; want 1 to 2^50", units)
 	case d < 0 || d > forever:
 		return fmt.Errorf("credit: Grant: d is %v; want 0 to 35 years", d)
+	case d > 0 && d < time.Millisecond:
+		return fmt.Errorf("credit: Grant: d is %v; want 0 or at least 1ms, such as %d*time.Second", d, d)
 	case d == 0:
 		d = forever
+	}
+	if s, ok := store.(*Store); ok && !slices.Contains(s.rules, rule) {
+		return fmt.Errorf("credit: Grant: rule %q is not in Options.Rules, so the store would never spend the units; known are %q", rule, s.rules)
 	}
 	return take(ctx, store, "Grant", &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -88,9 +89,15 @@ func TestGrant(t *testing.T) {
 		for _, bad := range []struct {
 			units int64
 			d     time.Duration
-		}{{0, 0}, {-1, 0}, {1, -1}, {quota.MaxTicks + 1, 0}, {1, 1 << 62}} {
-			if err := Grant(t.Context(), store, "api", "x", bad.units, bad.d); err == nil {
-				t.Errorf("%+v: got no error", bad)
+		}{{0, 0}, {-1, 0}, {1, -1}, {quota.MaxTicks + 1, 0}, {1, 1 << 62}, {1, 60}} {
+			if err := Grant(t.Context(), store, "api", "x", bad.units, bad.d); err == nil || !strings.HasPrefix(err.Error(), "credit: Grant: ") {
+				t.Errorf("%+v: got error %v", bad, err)
+			}
+		}
+		// Another program may grant units without a Store of this package.
+		for s, want := range map[quota.Store]bool{store: true, weirtest.Memory(): false} {
+			if err := Grant(t.Context(), s, "apii", "x", 1, 0); (err != nil && strings.Contains(err.Error(), `rule "apii" is not in Options.Rules`)) != want {
+				t.Errorf("a rule that %T does not pay for: got error %v", s, err)
 			}
 		}
 	})
