@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/quota"
@@ -64,8 +66,14 @@ var replies = map[string]reply{
 // of the text.
 var code = regexp.MustCompile(`\b(` + strings.Join(slices.Sorted(maps.Keys(replies)), "|") + `)[ ,]`)
 
-// replyOf returns the description of the error reply err, or the zero value.
-func replyOf(err error) reply { return replies[strings.TrimRight(code.FindString(err.Error()), " ,")] }
+// replyOf returns the description of the error reply err, or of the error of a closed client, or
+// the zero value.
+func replyOf(err error) reply {
+	if errors.Is(err, redis.ErrClosed) {
+		return reply{"close the Redis client only after the servers that use the store", false}
+	}
+	return replies[strings.TrimRight(code.FindString(err.Error()), " ,")]
+}
 
 // refusesWrites reports whether Redis has answered that it refuses writes. Redis then still answers
 // calls that change nothing, such as health checks, so the success of such a call does not end the
