@@ -35,7 +35,7 @@ const (
 // a preflight costs nothing only if it has no body. Because the gateway cannot know whether an
 // OPTIONS request has a body, it charges preflights, unless nginx knows that a request has no body
 // and calls /auth/nginx/no-body, as nginx.conf does.
-func (g *gateway) auth(next http.Handler) http.Handler {
+func (g *gateway) auth(next *http.ServeMux) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(http.StatusOK)
@@ -57,12 +57,14 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 			o, missing = forwarded(r)
 		case path == authPath:
 			o, missing = forwarded(r)
-		case strings.HasPrefix(strings.ToLower(path), authPath):
-			unknown.Warn("weir: call of a proxy to an unknown path refused", "likely", "the path begins like /auth, but has a typo", "fix", authPaths)
-			g.reject(w, "path", http.StatusNotFound, "unknown path; "+authPaths)
-			return
 		default:
-			next.ServeHTTP(w, r)
+			likely := g.wrongPath(r, next)
+			if likely == "" {
+				next.ServeHTTP(w, r)
+				return
+			}
+			unknown.Warn("weir: call of a proxy to an unknown path refused", "likely", likely, "fix", authPaths)
+			g.reject(w, "path", http.StatusNotFound, "unknown path; "+authPaths)
 			return
 		}
 		switch {
@@ -107,6 +109,18 @@ func newRejected() *prometheus.CounterVec {
 func (g *gateway) reject(w http.ResponseWriter, reason string, status int, text string) {
 	g.rejected.WithLabelValues(reason).Inc()
 	http.Error(w, text, status)
+}
+
+// wrongPath returns why a proxy probably calls a path that neither auth nor mux has, or "" if r is
+// another request.
+func (g *gateway) wrongPath(r *http.Request, mux *http.ServeMux) string {
+	if strings.HasPrefix(strings.ToLower(r.URL.Path), authPath) {
+		return "the path begins like /auth, but has a typo"
+	}
+	if _, known := mux.Handler(r); known == "" && len(r.Header["X-Forwarded-For"]) > 0 && g.trusts(r.RemoteAddr) {
+		return "the proxy sends another path: that of the client, or the location of nginx, whose proxy_pass names no path"
+	}
+	return ""
 }
 
 func (g *gateway) trusts(peer string) bool {

@@ -495,6 +495,11 @@ func TestMiswiredProxies(t *testing.T) {
 		{"nginx with the path of others", "127.0.0.1:1", "/auth", 0, asking("192.0.2.1"), 200, "", "HTTP/1.0", paths},
 		{"nginx with the parameter of an old nginx.conf", "127.0.0.1:1", "/auth?refuse=403", 1, asking("192.0.2.1"), 200, "", "refuse=403", paths},
 		{"a path of another handler", "127.0.0.1:1", "/authors", 1, nil, 404, "path", "unknown path", paths},
+		{"the path of the location", "127.0.0.1:1", "/weir", 1, asking("192.0.2.1"), 404, "path", "whose proxy_pass names no path", paths},
+		{"the path of the client", "127.0.0.1:1", "/secret", 1, asking("192.0.2.1"), 404, "path", "sends another path: that of the client", paths},
+		{"the path of the client, from elsewhere", "127.0.0.2:1", "/secret", 1, asking("192.0.2.1"), 404, "", "", ""},
+		{"another method", "127.0.0.1:1", "/reserve", 1, nil, 405, "", "", ""},
+		{"metrics behind a proxy", "127.0.0.1:1", "/metrics", 1, asking("192.0.2.1"), 200, "", "", ""},
 		{"no path of /auth", "127.0.0.1:1", "/au", 1, nil, 404, "", "", ""},
 	} {
 		g, _ := start(t, 20)
