@@ -11,9 +11,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/ops/admin"
@@ -47,16 +47,17 @@ type Options struct {
 	Config config.Options
 }
 
-// Open loads a rules file and the overrides, and watches both until ctx is done. If the overrides
+// Open loads a rules file and the overrides, and watches both until ctx is done. It logs a warning
+// if ctx has a deadline. If the overrides
 // cannot be read, Open logs the error and continues; a redisstore.Store may take up to 2 s to fail.
 // The returned handler is that of package admin, and answers requests without the token with 401.
 // Serve it on an address that only operators can reach, or, with http.StripPrefix, under a path of
 // a server with TLS.
 func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	rules *config.File, operators http.Handler, err error) {
-	switch {
-	case len(o.Token) < MinToken:
-		return nil, nil, fmt.Errorf("ops: Options.Token has %d bytes; want at least %d", len(o.Token), MinToken)
+	switch fault := faultOf(o.Token); {
+	case fault != "":
+		return nil, nil, errors.New("ops: Options.Token " + fault)
 	case o.Config.Overrides != nil || o.Config.Limiter.Observe != nil:
 		return nil, nil, errors.New("ops: Options.Config has Overrides or an Observe; want nil, because Open sets them")
 	}
@@ -80,6 +81,10 @@ func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	})
 	if err != nil {
 		return nil, nil, err
+	}
+	if end, ok := ctx.Deadline(); ok {
+		logger.Warn("ops: context with a deadline", "in", time.Until(end).Round(time.Second), "effect",
+			"from then on, changes of the file and of the overrides have no effect", "fix", "pass a context that ends with the program")
 	}
 	live.Refresh(ctx) // it logs an error
 	go live.Run(ctx)

@@ -181,12 +181,33 @@ func TestOpenRefuses(t *testing.T) {
 	}{
 		{ops.Options{Config: files(rules)}, "Token has 0 bytes; want at least 16"},
 		{ops.Options{Token: token[:15], Config: files(rules)}, "Token has 15 bytes; want at least 16"},
+		{ops.Options{Token: token + "\n", Config: files(rules)}, "Token begins or ends with white space"},
 		{ops.Options{Token: token, Config: observed}, "want nil, because Open sets them"},
 		{ops.Options{Token: token, Config: overridden}, "want nil, because Open sets them"},
 		{ops.Options{Token: token, Config: files("limits: []")}, "limits is an empty list"},
 	} {
 		if _, _, err := ops.Open(t.Context(), "rules.yaml", weirtest.Memory(), c.o); !weirtest.FailsWith(err, c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+}
+
+// TestDeadline: Open says that a context with a deadline ends what it watches.
+func TestDeadline(t *testing.T) {
+	for _, deadline := range []bool{false, true} {
+		var log weirtest.Log
+		o := files("limits: [{name: api, config: [{limit: 2, period: 1h}]}]")
+		o.Limiter.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		if deadline {
+			ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
+		}
+		defer cancel()
+		if _, _, err := ops.Open(ctx, "rules.yaml", weirtest.Memory(), ops.Options{Token: token, Config: o}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(log.String(), `"ops: context with a deadline"`); got != deadline {
+			t.Errorf("deadline %v: logged %q", deadline, log.String())
 		}
 	}
 }

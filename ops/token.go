@@ -53,10 +53,11 @@ var peer = weir.ByIP()
 // protects against it.
 //
 // Authenticate panics if the token is shorter than MinToken bytes, for example because an
-// environment variable is not set.
+// environment variable is not set, or if it begins or ends with white space, as the content of a
+// file does.
 func Authenticate(token string, logger *slog.Logger, next http.Handler) http.Handler {
-	if len(token) < MinToken {
-		panic(fmt.Sprintf("ops: the token of the operators has %d bytes; want at least %d", len(token), MinToken))
+	if fault := faultOf(token); fault != "" {
+		panic("ops: the token of the operators " + fault)
 	}
 	want := sha256.Sum256([]byte(token))
 	guesses, wrong := memstore.New(memstore.Options{MaxKeys: 10_000}), sparse.Logger(logger)
@@ -87,4 +88,15 @@ func Authenticate(token string, logger *slog.Logger, next http.Handler) http.Han
 		w.Header().Set("WWW-Authenticate", `Basic realm="weir", charset="UTF-8"`)
 		http.Error(w, "the operators' token is missing or wrong", http.StatusUnauthorized)
 	})
+}
+
+// faultOf returns why a token cannot be used, or "".
+func faultOf(token string) string {
+	switch {
+	case len(token) < MinToken:
+		return fmt.Sprintf("has %d bytes; want at least %d", len(token), MinToken)
+	case strings.TrimSpace(token) != token:
+		return "begins or ends with white space, as a file does, which operators would have to send; call strings.TrimSpace"
+	}
+	return ""
 }
