@@ -198,7 +198,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err
 		return nil, err
 	}
 	if err := h.origin.Check(r); err != nil {
-		return nil, refuse(http.StatusForbidden, "the request comes from another origin")
+		return nil, refuse(http.StatusForbidden, "the request comes from another origin; if a proxy is in front of the page, it must forward the field Host unchanged")
 	}
 	c := &call{w: w, r: r, rules: h.rules()}
 	if c.q, err = query(r, e.parameters...); err != nil {

@@ -290,7 +290,7 @@ func TestNewRefuses(t *testing.T) {
 }
 
 // TestCrossOrigin: a change that a browser sends for a page of another origin is refused, and
-// changes nothing.
+// changes nothing. The text names the proxy that changes Host, which looks the same.
 func TestCrossOrigin(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	l := must(t, store, hourly("api", 3))
@@ -308,7 +308,7 @@ func TestCrossOrigin(t *testing.T) {
 		{"Origin", "http://example.com", 200}, // the host of httptest
 		{"X-Nothing", "", 200},                // a client that is no browser
 	} {
-		if w := send(h, "POST", "/reset?rule=api&key=anna", "", tt.header, tt.value); w.Code != tt.status {
+		if w := send(h, "POST", "/reset?rule=api&key=anna", "", tt.header, tt.value); w.Code != tt.status || strings.Contains(w.Body.String(), "forward the field Host") != (w.Code == 403) {
 			t.Errorf("%s: %s: got %d, %s; want %d", tt.header, tt.value, w.Code, w.Body, tt.status)
 		}
 		if passed := spend(l, "anna", 3); (passed == 3) != (tt.status == 200) {
