@@ -215,13 +215,12 @@ const unreadable = "unreadable"
 //
 // If ByJSON cannot read the value, the key is "unreadable", so all such requests share one quota.
 // If it cannot read the value in any of the first 200 requests, a warning is logged to
-// [slog.Default].
-// ByJSON cannot read the value if the body is longer than max bytes, is truncated, is nested more
-// deeply than encoding/json allows, is not UTF-8, or is not a JSON object (a JSON-RPC batch, for
-// example, is an array). The same applies if the body contains the field twice, if the field's
-// value has another type, or if the request declares a body but does not send one, as in forward
-// auth. A body of unknown length (chunked) must be shorter than max bytes. ByJSON ignores the
-// Content-Type, because many handlers ignore it.
+// [slog.Default]. ByJSON cannot read the value if the body is longer than max bytes, is truncated,
+// is nested more deeply than encoding/json allows, is not UTF-8, or is not a JSON object (a
+// JSON-RPC batch, for example, is an array). The same applies if the body contains the field twice,
+// if the field's value has another type, or if the request declares a body but does not send one,
+// as in forward auth. A body of unknown length (chunked) must be shorter than max bytes. ByJSON
+// ignores the Content-Type, because many handlers ignore it.
 //
 // A request has no key if the body is empty, if the field or an object on its path is missing or
 // null, or if the field is an empty string. Use [FirstOf] to give such requests another key.
