@@ -195,6 +195,11 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 // and the host that the client has called are taken from a trusted proxy. Otherwise, behind a proxy
 // that terminates TLS, an upstream would redirect every request to https.
 func (g *gateway) setForwarded(r *httputil.ProxyRequest) {
+	for name := range r.Out.Header {
+		if dashed := strings.ReplaceAll(name, "_", "-"); dashed != name && strings.HasPrefix(strings.ToLower(dashed), "x-forwarded-") {
+			delete(r.Out.Header, name) // CGI, WSGI and Rack read underscores as dashes
+		}
+	}
 	r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 	r.SetXForwarded()
 	if !g.trusts(r.In.RemoteAddr) {

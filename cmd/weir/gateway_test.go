@@ -173,11 +173,17 @@ func TestPathsUnchanged(t *testing.T) {
 
 // TestUpstreamForwarded: the upstream gets the scheme and the host that a trusted proxy has got from the
 // client, and those of the connection from any other peer. Otherwise an upstream behind a proxy that ends
-// TLS would redirect each request to https for ever.
+// TLS would redirect each request to https for ever. A client cannot send the fields with underscores, which
+// many frameworks read as dashes.
 func TestUpstreamForwarded(t *testing.T) {
 	g, _ := start(t, 100)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Header["X-Forwarded-Proto"], r.Header["X-Forwarded-Host"])
+		for name, values := range r.Header {
+			if strings.Contains(name, "_") {
+				fmt.Fprint(w, " ", name, values)
+			}
+		}
 	}))
 	defer upstream.Close()
 	to, _ := url.Parse(upstream.URL)
@@ -193,6 +199,7 @@ func TestUpstreamForwarded(t *testing.T) {
 		{"127.0.0.1", []string{"X-Forwarded-Proto", "https"}, "[https] [" + own + "]"},
 		{"127.0.0.1", nil, "[http] [" + own + "]"},
 		{"127.0.0.2", []string{"X-Forwarded-Proto", "https", "X-Forwarded-Host", "example.com"}, "[http] [" + own + "]"},
+		{"127.0.0.2", []string{"X_Forwarded_Proto", "https", "x-forwarded_FOR", "192.0.2.1", "X_forwarded-Host", "example.com", "X_Id", "1"}, "[http] [" + own + "] X_id[1]"},
 	} {
 		if _, got := get(t, from(t, tt.from), server.URL, tt.header...); got != tt.want {
 			t.Errorf("from %s with %v: got %s, want %s", tt.from, tt.header, got, tt.want)
