@@ -471,6 +471,42 @@ func TestCompressed(t *testing.T) {
 	}
 }
 
+// TestNotStored: no cache stores the answer to a request that is not served, even if middleware has
+// set fields that CDNs prefer to Cache-Control (RFC 9213). Otherwise one client could have its refusal
+// sent to all others.
+func TestNotStored(t *testing.T) {
+	rules := []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}
+	for name, o := range map[string]weir.Options{
+		"Refuse": {Rules: rules},
+		"RefuseJSON": {Rules: rules, OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			weir.FromContext(r.Context()).RefuseJSON(w, r, 1)
+		})},
+		"JSON-RPC": {Rules: rules, OnLimited: jsonrpc.OnLimited(100, jsonrpc.CodeLimited)},
+		"hung up":  {Rules: rules, MaxWait: 2 * time.Hour},
+	} {
+		h := must(t, memory(), o).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		for _, stored := range []bool{true, false} {
+			w := httptest.NewRecorder()
+			fields := []string{"Cdn-Cache-Control", "Example-Cache-Control", "Surrogate-Control", "Cache-Control"}
+			for _, f := range fields {
+				w.Header().Set(f, "max-age=60")
+			}
+			ctx, hangUp := context.WithCancel(context.Background())
+			hangUp()
+			h.ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(`{"id":1,"method":"a"}`)).WithContext(ctx))
+			for _, f := range fields {
+				want := map[bool]string{true: "max-age=60"}[stored]
+				if f == "Cache-Control" && !stored {
+					want = "no-store"
+				}
+				if got := w.Header().Get(f); got != want {
+					t.Errorf("%s, served %v: got %s: %q, want %q", name, stored, f, got, want)
+				}
+			}
+		}
+	}
+}
+
 type compressed struct {
 	http.ResponseWriter
 	body io.Writer

@@ -100,11 +100,7 @@ func OnLimited(max int64, code int) http.Handler {
 			weir.Refuse(w, r)
 			return
 		}
-		h := w.Header()
-		h.Del("Content-Length")
-		h.Set("Cache-Control", "no-store")
-		h.Set("Content-Type", "application/json")
-		tail := string(errorOf(r, h, code)) + "}"
+		tail := string(errorOf(r, w.Header(), code)) + "}"
 		var all []byte
 		for i, id := range ids {
 			if i > 0 {
@@ -116,8 +112,7 @@ func OnLimited(max int64, code int) http.Handler {
 			all = append(append([]byte{'['}, all...), ']')
 		}
 		recorder.SetDeliberate(w)
-		w.WriteHeader(http.StatusOK)
-		w.Write(append(all, '\n')) // after an error, the client is gone
+		answer.WriteJSON(w, http.StatusOK, append(all, '\n'))
 	})
 }
 

@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"html"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 )
 
 // A Problem is an answer to a request that was not served: problem details as in RFC 9457,
@@ -80,7 +82,7 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	}
 	h := w.Header()
 	if !fresh {
-		delete(h, "Content-Length") // net/http sets it. Content-Encoding stays, as middleware may compress the body
+		replaceBody(h)
 	}
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
@@ -108,9 +110,13 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	w.Write(body) // an error means that the client is gone
 }
 
-// replaceBody adapts the header fields of a response to another body, or to no body.
+// replaceBody adapts the header fields of a response to another body, or to no body. CDNs prefer fields
+// such as CDN-Cache-Control (RFC 9213) to Cache-Control. Content-Encoding stays, because middleware
+// may compress the body.
 func replaceBody(h http.Header) {
-	delete(h, "Content-Length") // net/http sets it
+	maps.DeleteFunc(h, func(name string, _ []string) bool {
+		return name == "Content-Length" || name == "Surrogate-Control" || strings.HasSuffix(name, "-Cache-Control")
+	})
 	h["Cache-Control"] = noStore
 }
 
