@@ -84,6 +84,9 @@ func (p *Proxies) Addr(r *http.Request) (addr netip.Addr, ok bool) {
 // the text of the address if it is known without formatting.
 func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 	addr, text := parseAddr(r.RemoteAddr)
+	if r.TLS != nil && !r.TLS.HandshakeComplete {
+		p.warnEarly(r)
+	}
 	if p.trusts(addr) {
 		addr, text = p.walk(r.Header[p.field], addr, text)
 		if p.alike.open.Load() < mostAlike {

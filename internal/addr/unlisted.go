@@ -100,6 +100,19 @@ func (p *Proxies) warnUnix(field string) {
 	}
 }
 
+// warnedEarly is like warned, for warnEarly.
+var warnedEarly atomic.Bool
+
+// warnEarly logs a warning about a request that came as 0-RTT data of QUIC. Until the handshake is
+// complete, nothing shows that the client receives what is sent to its address.
+func (p *Proxies) warnEarly(r *http.Request) {
+	if r.ProtoMajor >= 3 && warnedEarly.CompareAndSwap(false, true) {
+		slog.Warn("weir: request before the end of the QUIC handshake", "function", p.name,
+			"effect", "the address of such a request can be forged, to spend the quota of another address or to have it banned",
+			"fix", "set Allow0RTT of quic.Config to false, or answer 425 (Too Early)")
+	}
+}
+
 // If the first mostAlike requests through trusted proxies all have the same address, a warning is
 // logged.
 const mostAlike = 200

@@ -2,6 +2,7 @@ package addr
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -126,6 +127,38 @@ func TestUnlistedUnix(t *testing.T) {
 		}
 		if c.want && (!strings.Contains(got, "field=none") || !strings.Contains(got, "zero netip.Prefix")) {
 			t.Errorf("peer %q, trusted %v: got %q, want the field and what to pass", c.peer, c.trusted, got)
+		}
+	}
+}
+
+// TestEarly: a request over HTTP/3 whose address is not verified yet causes a warning, once.
+func TestEarly(t *testing.T) {
+	old := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(old); warned.Store(false); warnedEarly.Store(false) })
+	warned.Store(true)
+	for _, c := range []struct {
+		major   int
+		tls     *tls.ConnectionState
+		peer    string
+		trusted string
+		want    int
+	}{
+		{3, &tls.ConnectionState{}, "192.0.2.1:4", "10.0.0.0/8", 1},
+		{3, &tls.ConnectionState{}, "10.0.0.1:4", "10.0.0.0/8", 1},
+		{3, &tls.ConnectionState{HandshakeComplete: true}, "192.0.2.1:4", "10.0.0.0/8", 0},
+		{2, &tls.ConnectionState{}, "192.0.2.1:4", "10.0.0.0/8", 0}, // made by a test, or by an adapter
+		{3, nil, "192.0.2.1:4", "10.0.0.0/8", 0},
+	} {
+		warnedEarly.Store(false)
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		for range 3 { // as a reload makes the same Proxies
+			p := NewProxies("weir: ByIP", ForwardedFor, []netip.Prefix{netip.MustParsePrefix(c.trusted)})
+			p.Addr(&http.Request{RemoteAddr: c.peer, ProtoMajor: c.major, TLS: c.tls})
+		}
+		got := log.String()
+		if strings.Count(got, "\n") != c.want || strings.Count(got, "Allow0RTT") != c.want || strings.Contains(got, c.peer[:8]) {
+			t.Errorf("HTTP/%d, %+v, %s: got %q, want %d lines", c.major, c.tls, c.peer, got, c.want)
 		}
 	}
 }
