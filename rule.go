@@ -117,7 +117,8 @@ type Rule struct {
 	// FreePreflights makes CORS preflight requests free. A preflight is free only if it looks like
 	// one sent by a browser: an OPTIONS request with Origin and Access-Control-Request-Method, but
 	// without a body or any of the fields Authorization, Proxy-Authorization, Cookie, Expect and
-	// Upgrade. Even a free preflight is refused if its key is denied or banned. By default,
+	// Upgrade. Over HTTP/3, quic-go does not report that a request has no body, so preflights are
+	// charged. Even a free preflight is refused if its key is denied or banned. By default,
 	// preflights are charged like other requests, because clients could otherwise send any number of
 	// them. CORS middleware in front of the Limiter answers preflights before they are charged.
 	FreePreflights bool
