@@ -107,7 +107,6 @@ func newDistant(t *testing.T, r *rand.Rand) *distant {
 		if !ready {
 			return run()
 		}
-		if rand.IntN(4) == 0 { time.Sleep(time.Duration(rand.Int64N(int64(30 * time.Millisecond)))) }
 		begin := d.pass(d.random(3 * time.Millisecond))
 		script := strings.HasPrefix(args[0], "eval")
 		d.mu.Lock()
