@@ -125,8 +125,6 @@ func TestOutageLog(t *testing.T) {
 	}
 }
 
-// TestReadOnly: a server that refuses writes answers calls that change nothing. Their success closes
-// the breaker, but the log does not say that the outage is over, and Err says that it is not.
 // TestForeignValue: the line about a value that another program wrote says so, whatever the value is.
 func TestForeignValue(t *testing.T) {
 	server := redistest.Server(t)
@@ -143,6 +141,8 @@ func TestForeignValue(t *testing.T) {
 	}
 }
 
+// TestReadOnly: a server that refuses writes answers calls that change nothing. Their success closes
+// the breaker, but the log does not say that the outage is over, and Err says that it is not.
 func TestReadOnly(t *testing.T) {
 	server := redistest.Server(t)
 	store, log := open(t, server.Addr(), stack.Options{Replicas: 1, Breaker: quota.BreakerOptions{Cooldown: time.Millisecond}})
