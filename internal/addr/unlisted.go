@@ -38,8 +38,12 @@ type unlisted struct {
 func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	u, field := &p.unlisted, ""
 	n := u.looks.Add(1)
-	if _, _, err := net.SplitHostPort(r.RemoteAddr); err != nil && peer.IsValid() && u.replaced.CompareAndSwap(false, true) {
-		slog.Warn("weir: address of the peer replaced", "function", p.name, "likely", "RemoteAddr has no port, so a middleware has set it",
+	switch _, port, err := net.SplitHostPort(r.RemoteAddr); {
+	case r.RemoteAddr == "" && u.replaced.CompareAndSwap(false, true):
+		slog.Warn("weir: request without a RemoteAddr", "function", p.name, "likely", "it is an outgoing request, as of Limiter.Transport",
+			"effect", "all such requests share the key unknown", "fix", "limit them by another key, such as weir.ByHeader(\"Host\")")
+	case (err != nil || port == "0") && peer.IsValid() && u.replaced.CompareAndSwap(false, true):
+		slog.Warn("weir: address of the peer replaced", "function", p.name, "likely", "RemoteAddr has no port, or port 0, so a middleware has set it",
 			"effect", "if the middleware reads a header field of any peer, as chi's RealIP does, clients can choose their key")
 	}
 	switch {

@@ -115,7 +115,6 @@ func TestUnlistedUnix(t *testing.T) {
 		{"@", nil, true},
 		{"@", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, true},
 		{"@", []netip.Prefix{{}}, false},
-		{"", nil, false}, // a request that no server has received, such as one of a Transport
 	} {
 		warned.Store(false)
 		var log bytes.Buffer
@@ -159,6 +158,26 @@ func TestEarly(t *testing.T) {
 		got := log.String()
 		if strings.Count(got, "\n") != c.want || strings.Count(got, "Allow0RTT") != c.want || strings.Contains(got, c.peer[:8]) {
 			t.Errorf("HTTP/%d, %+v, %s: got %q, want %d lines", c.major, c.tls, c.peer, got, c.want)
+		}
+	}
+}
+
+// TestRemoteAddr: a RemoteAddr that net/http does not set is logged once, with what set it.
+func TestRemoteAddr(t *testing.T) {
+	old := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(old) })
+	for remote, want := range map[string]string{
+		"": "it is an outgoing request", "203.0.113.7": "address of the peer replaced",
+		"203.0.113.7:0": "address of the peer replaced", "203.0.113.7:1": "", "bufconn": "",
+	} {
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		p := NewProxies("weir: ByIP", ForwardedFor, nil)
+		for range 3 {
+			p.Key(&http.Request{RemoteAddr: remote}, Usual)
+		}
+		if got := log.String(); !strings.Contains(got, want) || strings.Count(got, "\n") != min(1, len(want)) {
+			t.Errorf("%q: got %q, want %q once", remote, got, want)
 		}
 	}
 }
