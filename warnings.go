@@ -61,7 +61,7 @@ func (l *Limiter) check(d *decision, end func()) {
 	if d.sender == nil && d.tx.Within > noWait && !l.timed.Load() {
 		l.checkWriteTimeout(d)
 	}
-	if d.sender == nil && d.outer != nil {
+	if d.outer != nil {
 		l.checkNesting(d)
 	}
 	done = true
@@ -139,9 +139,9 @@ func (l *Limiter) checkNesting(d *decision) {
 			switch r := o.claims[i].rule; {
 			case r.log == &l.log && !l.doubled.Swap(true):
 				loggerOr(l.o.Logger).Warn("weir: request charged twice by one Limiter", "rule", r.Name,
-					"likely", "the Limiter is around itself, or around the messages of its stream",
+					"likely", "the Limiter is around itself, around the messages of its stream, or around a handler that sends requests by its Transport",
 					"fix", "remove one of the two, or give each a separate Limiter")
-			case d.why.Reason != 0 && r.global && !l.nested.Swap(true):
+			case d.sender == nil && d.why.Reason != 0 && r.global && !l.nested.Swap(true):
 				loggerOr(l.o.Logger).Warn("weir: refused request has spent a quota that all clients share",
 					"rule", l.rules[0].Name, "other_rule", r.Name,
 					"effect", "one client can use up other_rule, which the Limiter around this one has charged",

@@ -437,6 +437,10 @@ func TestDoubled(t *testing.T) {
 		"Admit in a Handler": func(l *weir.Limiter) http.Handler {
 			return l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { l.Admit(r) }))
 		},
+		"Transport in a Handler": func(l *weir.Limiter) http.Handler {
+			rt, _ := l.Transport(weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { return response(200), nil })})
+			return l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { rt.RoundTrip(r) }))
+		},
 	} {
 		var log weirtest.Log
 		h := twice(must(t, memory(), weir.Options{
