@@ -294,6 +294,7 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("weir: Handler: next is nil")
 	}
+	l.checkNext(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 

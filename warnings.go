@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -205,6 +207,16 @@ func (l *Limiter) checkWiring() {
 	}
 	made.limiters[made.n%len(made.limiters)] = weak.Make(l)
 	made.n++
+}
+
+// checkNext logs a warning if next is an http.TimeoutHandler, which may return while its handler is
+// still running, and a rule has a concurrency limit.
+func (l *Limiter) checkNext(next http.Handler) {
+	i := slices.IndexFunc(l.rules, func(r *rule) bool { return r.own.inFlight })
+	if i >= 0 && reflect.TypeOf(next) == reflect.TypeOf(http.TimeoutHandler(nil, 0, "")) {
+		loggerOr(l.o.Logger).Warn("weir: http.TimeoutHandler inside a concurrency limit", "rule", l.rules[i].Name,
+			"effect", "after a timeout, the handler still runs, but no longer counts", "fix", "put the TimeoutHandler around the Limiter's Handler")
+	}
 }
 
 // If both Limiters have a rule with the same name but different limits (see conflict), compare logs

@@ -456,6 +456,30 @@ func TestDoubled(t *testing.T) {
 	}
 }
 
+// TestTimeoutHandler: an http.TimeoutHandler directly inside a concurrency limit, which it would make
+// void, is logged. Around the limit, or inside another limit, it is not.
+func TestTimeoutHandler(t *testing.T) {
+	timeout := func(h http.Handler) http.Handler { return http.TimeoutHandler(h, time.Second, "") }
+	for name, c := range map[string]struct {
+		limit weir.Limit
+		open  func(l *weir.Limiter)
+		want  int
+	}{
+		"inside":               {algorithms.InFlight(1, time.Minute), func(l *weir.Limiter) { l.Handler(timeout(served)) }, 1},
+		"around":               {algorithms.InFlight(1, time.Minute), func(l *weir.Limiter) { timeout(l.Handler(served)) }, 0},
+		"inside another limit": {algorithms.GCRA(1, time.Minute), func(l *weir.Limiter) { l.Handler(timeout(served)) }, 0},
+	} {
+		var log weirtest.Log
+		c.open(must(t, memory(), weir.Options{
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Rules:  []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{c.limit}}},
+		}))
+		if got := log.String(); strings.Count(got, "\n") != c.want || strings.Count(got, "TimeoutHandler inside a concurrency limit\" rule=api") != c.want {
+			t.Errorf("%s: logged %q", name, got)
+		}
+	}
+}
+
 // TestStoreThatCannotBeCompared: New takes stores of one type whose values == cannot compare.
 func TestStoreThatCannotBeCompared(t *testing.T) {
 	type wrapper struct{ weir.Store } // its type is comparable, and what it holds is not
