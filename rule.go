@@ -275,7 +275,7 @@ type rule struct {
 	global   bool            // Key is Global, so empty keys are intended
 
 	// For warnings: see warnings.go.
-	keyless, classless, costless, negative, unfit, unsettled streak
+	keyless, classless, costless, negative, unfit, unsettled, named streak
 
 	emptied atomic.Bool // a key was empty, or had the port of the peer, and this was logged
 	unread  atomic.Bool // usage was reported, but the rule has no Settle function
@@ -481,9 +481,17 @@ func (r Rule) PolicyOf(key string) (Policy, error) {
 const maxPolicies = 1 << 14
 
 // countable prepares limits that Policy has returned. If a limit cannot be counted exactly,
-// countable logs the error and prepares a lower limit that can be counted.
+// countable logs the error and prepares a lower limit that can be counted. It also logs a warning if
+// each of the rule's first requests has a named limit that no earlier request had.
 func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
+	before := rule.policyCount.Load()
 	p := rule.limited(limits, nil)
+	if len(limits) == 0 || limits[0].Name == "" || rule.policyCount.Load() == before {
+		rule.named.end()
+	} else if rule.named.add() {
+		rule.warnOnce("another limit in each of the first 200 requests", "none of them was limited, if the names of the limits differ",
+			"Policy puts data of the request into the Name of a limit")
+	}
 	if p.err == nil {
 		return p
 	}

@@ -126,6 +126,15 @@ func TestSilence(t *testing.T) {
 	classed := func(class weir.KeyFunc, listed string) weir.Rule {
 		return weir.Rule{Key: weir.ByIP(), Limits: limit, Class: class, Headroom: map[string]int{listed: 30}}
 	}
+	named := func(again int) func(*http.Request) weir.Policy { // only request number again has an earlier name
+		n := 0
+		return func(*http.Request) weir.Policy {
+			if n++; n == again {
+				return weir.Limited(limit[0].Named("1"))
+			}
+			return weir.Limited(limit[0].Named(fmt.Sprint(n)))
+		}
+	}
 	withAccount := ask("/", "192.0.2.1:4")
 	withAccount = withAccount.WithContext(context.WithValue(withAccount.Context(), account{}, &account{}))
 	for name, c := range map[string]struct {
@@ -148,6 +157,8 @@ func TestSilence(t *testing.T) {
 		"five tries that are refused":             {weir.Rule{Key: after(5), NoKey: weir.NoKeyRefuse, Limits: limit}, ask("/", "127.0.0.1:4"), ""},
 		"a key that comes later":                  {weir.Rule{Key: after(200), Limits: limit}, nil, "key missing in each"},
 		"a tier":                                  {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "gold"), ""},
+		"a name for each request":                 {weir.Rule{Key: weir.ByIP(), Policy: named(0)}, nil, "another limit in each of the first 200 requests"},
+		"a name that is used again":               {weir.Rule{Key: weir.ByIP(), Policy: named(199)}, nil, ""},
 		"a tier without limits on purpose":        {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "staff"), ""},
 		"an empty key":                            {weir.Rule{Key: func(*http.Request) (string, bool) { return "", true }, Limits: limit}, nil, "key empty"},
 		"a key with the port of the peer":         {weir.Rule{Key: func(r *http.Request) (string, bool) { return r.RemoteAddr, true }, Limits: limit}, nil, "port of the peer in a key"},
