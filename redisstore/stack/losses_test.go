@@ -127,7 +127,7 @@ func TestEvictions(t *testing.T) {
 }
 
 // TestReportsRefused: if Redis evaluates requests but refuses the reports of processes, one line names the
-// key, and another one follows only after reports have succeeded. A single refused report is no reason.
+// key, and another one follows only after reports have succeeded. A full server is no reason for one.
 func TestReportsRefused(t *testing.T) {
 	server := redistest.Server(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -148,6 +148,13 @@ func TestReportsRefused(t *testing.T) {
 		}
 		rdb.Del(t.Context(), key)
 		until(t, "Redis has answered", w.Beat)
+	}
+	rdb.ConfigSet(t.Context(), "maxmemory", "1")
+	for range 9 {
+		w.Beat()
+	}
+	if got := w.log.String(); strings.Count(got, "processes can't be counted") != lines {
+		t.Errorf("a full server: got the log %s, want no further line", got)
 	}
 }
 

@@ -140,8 +140,8 @@ func (p *processes) beat() {
 // answered logs one line if Redis refuses the reports of this process although it evaluates requests,
 // because another program uses the keys or the user lost a permission.
 func (p *processes) answered(err error) {
-	if answer := redis.Error(nil); !errors.As(err, &answer) || p.outage() {
-		p.refused = 0
+	if err == nil || !errors.Is(err, quota.ErrUnusable) && replyOf(err).advice != foreign || p.outage() {
+		p.refused = 0 // other errors end by themselves
 	} else if p.refused++; p.refused == 3 {
 		p.logger.Warn("stack: processes can't be counted in Redis", "err", err,
 			"effect", "in an outage, shares of limits may be wrong; lost counts, evictions and limits that differ are not noticed",
