@@ -136,7 +136,7 @@ func TestEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := o.redis.universal()
+	u, err := o.redis.universal(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func TestSecrets(t *testing.T) {
 	if err := o.parse(strings.Fields("-limits l -redis-addrs a:1 -redis-password-file "+file), nil, &bytes.Buffer{}); err != nil {
 		t.Fatal(err)
 	}
-	if u, err := o.redis.universal(); err != nil || u.Password != token {
+	if u, err := o.redis.universal(o.newLogger(new(bytes.Buffer))); err != nil || u.Password != token {
 		t.Errorf("-redis-password-file: got the password %q, %v", u.Password, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
@@ -174,15 +175,20 @@ func (o *redisOptions) check(f *faults) {
 	o.tlsClient.check(f, o.secure(), "-redis-tls, or a URL that begins with rediss://")
 }
 
-// universal returns the options of the Redis client.
-func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
+// universal returns the options of the Redis client. If the file of the password cannot be read when the
+// client connects, the logger gets a line, because the client's own error, like that of an outage, may
+// have another cause, such as a connection that was reset before.
+func (o *redisOptions) universal(logger *slog.Logger) (*redis.UniversalOptions, error) {
 	u := redisstore.ClientOptions(o.timeout, o.split()...)
 	for _, field := range o.given {
 		reflect.ValueOf(u).Elem().FieldByName(field).Set(reflect.ValueOf(o.client).FieldByName(field))
 	}
 	if o.passwordFile != "" {
+		unread := sparse.Every(time.Minute, logger)
 		u.CredentialsProviderContext = func(context.Context) (username, password string, err error) {
-			password, err = readSecret(o.passwordFile)
+			if password, err = readSecret(o.passwordFile); err != nil {
+				unread.Error("weir: password of Redis not read", "err", err, "effect", "no new connection to Redis")
+			}
 			return u.Username, password, err
 		}
 	}
@@ -198,7 +204,7 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 // open returns a store in Redis, with the prefix and the timeout from the flags. The
 // caller must close the store, and then rdb.
 func (o *redisOptions) open(so stack.Options) (s *stack.Store, rdb redis.UniversalClient, err error) {
-	u, err := o.universal()
+	u, err := o.universal(so.Logger)
 	if err != nil {
 		return nil, nil, err
 	}

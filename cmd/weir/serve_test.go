@@ -712,7 +712,8 @@ func TestRedisTLS(t *testing.T) {
 	}
 }
 
-// TestRotatedPassword: new connections use the password that the file has then.
+// TestRotatedPassword: new connections use the password that the file has then. If there is no file, the
+// log says so, although the outage began with another error.
 func TestRotatedPassword(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "limits.yaml")
@@ -743,6 +744,14 @@ func TestRotatedPassword(t *testing.T) {
 	writeFile(t, file, "new\n")
 	rotate("old", "new")
 	ready("after")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	rotate("new", "newer")
+	eventually(t, "the log names the file", func() bool {
+		get(t, http.DefaultClient, s.url("auth-addr")+"/auth", asking("192.0.2.1")...)
+		return strings.Contains(s.log.String(), `"msg":"weir: password of Redis not read","err":"open `+file)
+	})
 }
 
 // TestSlowBodies: a request whose body does not arrive is charged and ends, whether a rule reads
