@@ -40,7 +40,7 @@ if not due or of ~= group or now >= due + 0 or due - now > 5e6 then -- more: the
 	for i = 1, #all, 2 do
 		local till, of = string.match(all[i + 1], '^(%d+) ?(.*)')
 		if all[i] == '' then
-		elseif now >= till + 0 or till - now > ARGV[2] + 5e6 then redis.call('HDEL', h, all[i])
+		elseif not till or now >= till + 0 or till - now > ARGV[2] + 5e6 then redis.call('HDEL', h, all[i])
 		else groups[of] = (groups[of] or 0) + 1 end
 	end
 	local known, may = pcall(redis.acl_check_cmd, 'INFO', 'server', 'stats') -- not known: Redis 6, or a renamed INFO

@@ -153,6 +153,14 @@ func TestProcessesRedis(t *testing.T) {
 	if h, err := newStore(t, rdb).Heartbeat(t.Context(), "a", "another group"); err != nil || h.Processes != 13 || h.Server != "" {
 		t.Errorf("without the right to INFO: got %+v, error %v", h, err)
 	}
+	if err := rdb.HSet(t.Context(), "weir:processes", "of another program", "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range []string{"g", "h"} { // the second report finds that the foreign field is gone
+		if h, err := store.Heartbeat(t.Context(), "b", group); err != nil || group == "h" && h.Processes != 14 {
+			t.Errorf("with a foreign field: got %+v, error %v; want 14 processes", h, err)
+		}
+	}
 	for key, most := range map[string]time.Duration{"weir:processes": time.Hour, "weir:limits": 90 * time.Second} {
 		if ttl := rdb.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > most {
 			t.Errorf("%s has the TTL %v", key, ttl)
