@@ -38,7 +38,8 @@ import (
 //
 // With this Store, quota.Peek includes granted units in Remaining. Allowed is true if either the
 // limit or the granted units can pay for the whole charge. quota.AllowAtMost and quota.ModeAtMost
-// spend the limits' units first, and then granted units in a separate call.
+// spend the limits' units first, and then granted units in a separate call. A refund of units that
+// one call has taken from both goes to the limits, so granted units may be lost, but none are gained.
 //
 // In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is the
 // number of units left under the limit that refused the charge. If the rule's Settle function
