@@ -70,12 +70,13 @@ func (o *TransportOptions) complete() error {
 // returns a *RefusedError, which errors.As finds in the error from http.Client. If the request's
 // context ends during the wait, its units are refunded.
 //
-// The request's keys are paused if the response is a 429 or 503 with Retry-After, or if its header
-// fields, in any Dialect, report that no units remain. The pause lasts as long as the response
-// states, but at most MaxPause. The store keeps the pause, so it applies to all processes that
-// share the store. New requests get slots after the end of the pause. If a key is paused while a
-// request with that key is waiting, the request gets a later slot before it is sent. Unpause ends a
-// pause early. After a pause, a limit such as SlidingLog admits its whole quota at once.
+// The request's keys are paused if the response has Retry-After and the status 403, 429 or above
+// 499, or if its header fields, in any Dialect, report that no units remain. The pause lasts as
+// long as the response states, but at most MaxPause. The store keeps the pause, so it applies to
+// all processes that share the store. New requests get slots after the end of the pause. If a key
+// is paused while a request with that key is waiting, the request gets a later slot before it is
+// sent. Unpause ends a pause early. After a pause, a limit such as SlidingLog admits its whole
+// quota at once.
 //
 // A rule with a Settle function charges a request's final cost when the response body is closed, or
 // when the request fails without a response. If the body is never closed, the reserved units remain
@@ -328,7 +329,8 @@ func (t *transport) spend(d *decision) bool {
 // for at most MaxPause.
 func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duration) {
 	limits, retryAfter := headers.Parse(res.Header, time.Now())
-	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
+	switch status := res.StatusCode; {
+	case status == http.StatusForbidden, status == http.StatusTooManyRequests, status >= 500: // GitHub's secondary limits have status 403
 		pause = retryAfter
 	}
 	for _, a := range limits {

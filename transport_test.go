@@ -129,6 +129,8 @@ func TestTransportPauses(t *testing.T) {
 		{"nothing remains, IETF", response(200, "RateLimit", `"default";r=0;t=7`), "7s"},
 		{"some remains", response(200, "X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "946684820"), "1s"},
 		{"Retry-After of another status", response(200, "Retry-After", "30"), "1s"},
+		{"a secondary limit of GitHub", response(403, "Retry-After", "30", "X-RateLimit-Limit", "10", "X-RateLimit-Remaining", "9"), "30s"},
+		{"an overload of Anthropic", response(529, "Retry-After", "30"), "30s"},
 	} {
 		for _, limit := range []weir.Limit{algorithms.GCRA(1, time.Second), algorithms.SlidingLog(1, time.Second), algorithms.LeakyBucket(100, 1, time.Second)} {
 			synctest.Test(t, func(t *testing.T) {
