@@ -127,6 +127,8 @@ func (p *processes) beat() {
 	if err == nil {
 		p.losses.check(h, p.logger)
 		n = h.Processes - p.foreigners(h.Groups)
+	} else if replyOf(err).advice == foreign { // to delete what another program wrote is no loss of counts
+		p.losses.last = nil
 	}
 	if p.given == 0 {
 		p.counted(n, err, time.Now())
