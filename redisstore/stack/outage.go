@@ -33,11 +33,13 @@ type outageLog struct {
 	writes bool        // Redis refuses writes, so only a check can end the outage: see refusesWrites
 	again  time.Time   // when the next line about a slow Redis may be logged: see slowAgain
 	loud   sparse.Gate // limits the lines that are repeated every minute
+
+	foreign sparse.Gate // limits the lines about values of other programs, which are no outage
 }
 
-// slowAgain is the minimum time between two lines about a slow Redis. It is needed if only one of
-// several masters is too slow and this master receives few requests. Each of these requests then
-// begins an outage, which ends with requests to other masters.
+// slowAgain is the minimum time between two lines about a slow Redis, or about values of other
+// programs. The former needs it if only one of several masters is too slow and this master receives few
+// requests. Each of these requests then begins an outage, which ends with requests to other masters.
 const slowAgain = 10 * time.Minute
 
 // A reply describes an error reply that explains why Redis cannot make decisions.
@@ -47,7 +49,7 @@ type reply struct {
 }
 
 // foreign is the advice for a value that the store cannot read.
-const foreign = "only requests with one key are affected: delete this key, and give the program that wrote it another prefix"
+const foreign = "delete the key, and give the program that wrote it another prefix"
 
 // replies maps codes, and the text of an error about a damaged value, to replies.
 var replies = map[string]reply{
@@ -82,6 +84,12 @@ func refusesWrites(err error) bool { return replyOf(err).writes }
 
 // begin records that Redis has failed.
 func (o *outageLog) begin(err error) {
+	if replyOf(err).advice == foreign && !errors.Is(err, quota.ErrUnusable) {
+		if _, ok := o.foreign.Pass(); ok {
+			o.logger.Warn("stack: value in Redis of another program", "err", err, "effect", "its key is counted in memory; calls without a fallback fail", "fix", foreign)
+		}
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.writes = o.writes || refusesWrites(err)

@@ -83,6 +83,29 @@ func TestOutageKinds(t *testing.T) {
 	})
 }
 
+// TestForeignValueLines: a value of another program is no outage. It has one line in ten minutes, however
+// often requests find it, and hides no outage.
+func TestForeignValueLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &weirtest.Log{}
+		o := outageLog{logger: slog.New(slog.NewTextHandler(log, nil)), foreign: sparse.Gate{Every: slowAgain}, effect: func() string { return "e" }}
+		foreign := errors.New("WRONGTYPE Operation against a key holding the wrong kind of value")
+		for range slowAgain / (2 * time.Second) {
+			o.begin(foreign)
+			time.Sleep(2 * time.Second)
+			o.end()
+		}
+		if !strings.Contains(log.String(), "another program") || strings.Count(log.String(), "\n") != 1 || o.ongoing() {
+			t.Errorf("got\n%s", log)
+		}
+		o.begin(foreign)
+		o.begin(errors.New("connection refused"))
+		if strings.Count(log.String(), "another program") != 2 || !strings.Contains(log.String(), `outage of Redis began" err="connection refused"`) {
+			t.Errorf("after ten minutes: got\n%s", log)
+		}
+	})
+}
+
 // TestOutageOfOneServer: if one of several servers is too slow, and the requests for the others end each of
 // its outages, this has two lines in ten minutes.
 func TestOutageOfOneServer(t *testing.T) {

@@ -170,7 +170,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 			"fix", "make the client with redisstore.ClientOptions")
 	}
 	s := &Store{redis: shared, memory: memstore.New(o.Memory), checker: checker{
-		probe: shared.Probe, eval: rdb.Eval, do: rdb.Do, outages: outageLog{logger: o.Logger, loud: sparse.Gate{Every: time.Minute}},
+		probe: shared.Probe, eval: rdb.Eval, do: rdb.Do, outages: outageLog{logger: o.Logger, loud: sparse.Gate{Every: time.Minute}, foreign: sparse.Gate{Every: slowAgain}},
 	}}
 	s.checker.ctx, s.checker.cancel = context.WithCancel(context.Background())
 	s.checker.err.Store(&errUnchecked)
