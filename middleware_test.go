@@ -1135,6 +1135,7 @@ func TestCarriedBack(t *testing.T) {
 			*r = *r.WithContext(ctx)
 		}), func(r *http.Request) bool { return r.Context().Value(outsideKey{}) == 1 }},
 		{"trailer", writes(func(r *http.Request) { r.Pattern = "/" }), func(r *http.Request) bool { return r.Trailer != nil }},
+		{"trailer of a server that replaces the map, as quic-go does", writes(func(r *http.Request) { r.Pattern = "/" }), func(r *http.Request) bool { return r.Trailer.Get("A") == "1" }},
 		{"nothing", writes(func(r *http.Request) { r.Header = nil }), func(r *http.Request) bool { return r.Header != nil }},
 	} {
 		for i := range 8 {
@@ -1156,12 +1157,18 @@ func TestCarriedBack(t *testing.T) {
 					return 1
 				}
 			}
-			r := httptest.NewRequest("POST", "/users/ann", strings.NewReader("name=x"))
+			r, declared := httptest.NewRequest("POST", "/users/ann", strings.NewReader("name=x")), strings.HasPrefix(c.name, "trailer of")
+			if declared {
+				r.Trailer = http.Header{"A": nil}
+			}
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			ctx, body := r.Context(), r.Body
 			var next http.Handler = http.HandlerFunc(func(w http.ResponseWriter, inner *http.Request) {
-				if c.name == "trailer" {
-					r.Trailer = http.Header{"A": nil} // as net/http does at the end of the body
+				switch { // at the end of the body
+				case c.name == "trailer":
+					r.Trailer = http.Header{"A": nil} // as net/http does
+				case declared:
+					r.Trailer = http.Header{"A": {"1"}}
 				}
 				c.next.ServeHTTP(w, inner)
 			})

@@ -277,8 +277,8 @@ func CarryBack(r, inner *http.Request, ctx context.Context) {
 		ctx = inner.Context()
 	}
 	written.Body = r.Body
-	if written.Trailer == nil {
-		written.Trailer = r.Trailer // which net/http may have set meanwhile
+	if r.Trailer != nil {
+		written.Trailer = r.Trailer // the server may have set it meanwhile
 	}
 	*r = *written.WithContext(ctx)
 }
