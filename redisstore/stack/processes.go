@@ -145,7 +145,7 @@ func (p *processes) answered(err error) {
 	if err == nil || !errors.Is(err, quota.ErrUnusable) && replyOf(err).advice != foreign || p.outage() {
 		p.refused = 0 // other errors end by themselves
 	} else if p.refused++; p.refused == 3 {
-		p.logger.Warn("stack: processes can't be counted in Redis", "err", err,
+		p.logger.Warn("stack: processes not counted in Redis", "err", err,
 			"effect", "in an outage, shares of limits may be wrong; lost counts, evictions and limits that differ are not noticed",
 			"fix", "delete the key, which another program wrote, or give the Redis user the permission")
 	}
