@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -159,6 +160,12 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 				r.Out.Header.Del("Upgrade")
 			}
 		},
+		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode < 100 { // WriteHeader would panic
+				return fmt.Errorf("the upstream sent the status %d", r.StatusCode)
+			}
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if status := slowClientOf(r).fault(); status != 0 {
 				w.Header().Set("Connection", "close")
@@ -174,6 +181,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	}
 	limited := g.limit(weir.KeepHeaders(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		slowClientOf(r).decided = true
+		w.Header()["Content-Type"] = nil // net/http guesses no media type if the upstream sends none
 		forward.ServeHTTP(w, r)
 	})))
 	// A ServeMux would redirect paths that are not clean, but the upstream must get them unchanged.

@@ -171,6 +171,50 @@ func TestPathsUnchanged(t *testing.T) {
 	}
 }
 
+// TestAnswersUnchanged: a client gets no media type that the upstream has not sent, because with
+// X-Content-Type-Options a browser would believe it. A status that net/http cannot write becomes a 502.
+func TestAnswersUnchanged(t *testing.T) {
+	g, _ := start(t, 100)
+	answer := ""
+	upstream, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer upstream.Close()
+	go func() {
+		for {
+			conn, err := upstream.Accept()
+			if err != nil {
+				return
+			}
+			http.ReadRequest(bufio.NewReader(conn))
+			fmt.Fprintf(conn, "HTTP/1.1 %s\r\nConnection: close\r\n\r\n<html>", answer)
+			conn.Close()
+		}
+	}()
+	server := httptest.NewServer(g.proxy(&url.URL{Scheme: "http", Host: upstream.Addr().String()}, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+	defer server.Close()
+	for _, tt := range []struct {
+		answer string
+		status int
+		media  []string
+	}{
+		{"200 OK", 200, nil},
+		{"200 OK\r\nX-Content-Type-Options: nosniff", 200, nil},
+		{"404 Not Found\r\nContent-Type: image/png", 404, []string{"image/png"}},
+		{"200 OK\r\nContent-Type:", 200, []string{""}},
+		{"299 Odd", 299, nil},
+		{"099 Odd", 502, nil},
+		{"000 Odd", 502, nil},
+	} {
+		answer = tt.answer
+		resp, _ := get(t, server.Client(), server.URL)
+		if resp.StatusCode != tt.status || !slices.Equal(resp.Header["Content-Type"], tt.media) {
+			t.Errorf("%q: got %d, %q", tt.answer, resp.StatusCode, resp.Header["Content-Type"])
+		}
+	}
+}
+
 // TestUpstreamForwarded: the upstream gets the scheme and the host that a trusted proxy has got from the
 // client, and those of the connection from any other peer. Otherwise an upstream behind a proxy that ends
 // TLS would redirect each request to https for ever. A client cannot send the fields with underscores, which
