@@ -140,7 +140,12 @@ func TestProxy(t *testing.T) {
 // encode in another way, for example %2F as a slash if the path has a bar, too.
 func TestPathsUnchanged(t *testing.T) {
 	g, _ := start(t, 100)
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.RequestURI)
+		if e := r.Header["Accept-Encoding"]; e != nil {
+			t.Errorf("%s: got Accept-Encoding %q, which the client has not sent", r.RequestURI, e)
+		}
+	}))
 	defer upstream.Close()
 	for base, paths := range map[string][][2]string{
 		"":       {{"/a%2Fb|c", "/a%2Fb|c"}, {"/%2e%2e/\"^`{}?|", "/%2e%2e/\"^`{}?|"}, {"/é%c3?", "/é%c3?"}, {"//a%2F", "//a%2F"}, {"http://x/a%2F", "/a%2F"}, {"http://x", "/"}},

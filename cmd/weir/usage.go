@@ -34,6 +34,7 @@ const mostIdle = 1024
 func newUsageReader(logger *slog.Logger) *usageReader {
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	base.MaxIdleConns, base.MaxIdleConnsPerHost = mostIdle, mostIdle
+	base.DisableCompression = true // otherwise, a client that accepts no gzip would get no Content-Length
 	return &usageReader{llm: llm.Transport{Base: base, Logger: logger}}
 }
 
