@@ -48,11 +48,10 @@ type Options struct {
 }
 
 // Open loads a rules file and the overrides, and watches both until ctx is done. It logs a warning
-// if ctx has a deadline. If the overrides
-// cannot be read, Open logs the error and continues; a redisstore.Store may take up to 2 s to fail.
-// The returned handler is that of package admin, and answers requests without the token with 401.
-// Serve it on an address that only operators can reach, or, with http.StripPrefix, under a path of
-// a server with TLS.
+// if ctx has a deadline. If the overrides cannot be read, Open logs the error and continues; a
+// redisstore.Store may take up to 2 s to fail. The returned handler is that of package admin, and
+// answers requests without the token with 401. Serve it on an address that only operators can
+// reach, or, with http.StripPrefix, under a path of a server with TLS.
 func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	rules *config.File, operators http.Handler, err error) {
 	switch fault := faultOf(o.Token); {

@@ -95,8 +95,9 @@ type Heartbeat struct {
 
 // Lost reports whether Redis has lost data since an earlier Heartbeat of the same process, either
 // all data or, if an older copy was restored, the newest data. If the process had not reported for
-// 20 s, as in a frozen container, Lost cannot detect an older copy. If it had not reported for an
-// hour, Lost detects no loss at all, because the hash of the processes may have expired.
+// 20 s, as in a frozen container, or the clock was set back, Lost cannot detect an older copy. If
+// it had not reported for an hour, Lost detects no loss at all, because the hash of the processes
+// may have expired.
 func (h *Heartbeat) Lost(before *Heartbeat) bool {
 	expired := h.known == 0 && (h.end-processLife.Microseconds() >= before.end || h.end < before.end) // or the clock was set back
 	if h.end-before.end >= hashLife.Microseconds() {

@@ -67,9 +67,9 @@ type Store struct {
 	rules []string
 }
 
-// Grant grants 1 to 2^50 extra units to a key under a rule. The units expire after d, or after 35
-// years if d is 0. They are added to any units left from earlier grants, up to 2^50 in total. All
-// these units then expire together, at the later of the two expiry times.
+// Grant grants 1 to 2^50 extra units to a key under a rule. The units expire after d, which is at
+// least 1 ms, or after 35 years if d is 0. They are added to any units left from earlier grants, up
+// to 2^50 in total. All these units then expire together, at the later of the two expiry times.
 //
 // If only the second store of a quota.Fallback has recorded the units, Grant returns an error that
 // wraps quota.ErrFellBack, because the units are lost when the first store works again. After that,

@@ -45,8 +45,8 @@ type Options struct {
 	// trips to the central store.
 	Every time.Duration
 
-	// Logger receives a line when the central store fails, and another when it recovers; nil means
-	// slog.Default().
+	// Logger receives a line when the central store fails, another when it recovers, and one if Run
+	// is not called; nil means slog.Default().
 	Logger *slog.Logger
 }
 

@@ -30,8 +30,8 @@ import (
 //     each rule were allowed or refused in the last 15 minutes
 //   - warnings about probable misconfigurations that were logged through its LogHandler
 //
-// It is safe for concurrent use. The zero value is like NewRecorder(1000, 100_000). Each remembered key takes about 1 KB of memory, each remembered
-// request 64 bytes, and each rule about 9 KiB.
+// It is safe for concurrent use. The zero value is like NewRecorder(1000, 100_000). Each remembered
+// key takes about 1 KB of memory, each remembered request 64 bytes, and each rule about 9 KiB.
 type Recorder struct {
 	top
 	bans
