@@ -205,14 +205,12 @@ func includeUsage(r *http.Request) {
 		begin = place(options)
 		end, insert = begin+len(options), `{"include_usage":true}`
 		if options[0] == '{' { // keep the other options
-			include, ok := jsonbody.Member(options, "include_usage")
-			switch {
-			case string(include) == "true":
+			switch name, value, n := find(options, "include_usage"); {
+			case n == 1 && string(name) == `"include_usage"` && string(value) == "true":
 				return
-			case include != nil && ok:
-				begin = place(include)
-				end, insert = begin+len(include), "true"
-			case ok && bytes.TrimSpace(options[1:])[0] != '}':
+			case n == 1: // also replace a name that only some servers accept
+				begin, end, insert = place(name), place(value)+len(value), `"include_usage":true`
+			case n == 0 && bytes.TrimSpace(options[1:])[0] != '}':
 				end, insert = begin+1, `{"include_usage":true,`
 			}
 		}
@@ -224,6 +222,17 @@ func includeUsage(r *http.Request) {
 	}{bytes.NewReader(text), r.Body}
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }
 	r.ContentLength, r.TransferEncoding = int64(len(text)), nil
+}
+
+// find returns the last member of an object that a server may match with a name, and how many
+// there are.
+func find(object []byte, want string) (name, value []byte, n int) {
+	for k, v := range jsonbody.Members(object) {
+		if jsonbody.Matches(k, want) {
+			name, value, n = k, v, n+1
+		}
+	}
+	return name, value, n
 }
 
 // readerOf returns a reader for a response with the given header, or nil if such a response cannot

@@ -379,6 +379,8 @@ func TestIncludeUsage(t *testing.T) {
 		{"/v1/completions", `{"stream":true,"stream_options":{"include_usage":false},"n":2}`, `{"stream":true,"stream_options":{"include_usage":true},"n":2}`},
 		{"/v1/completions", `{"stream":true,"stream_options":{"include_usage":false,"a":1}}`, `{"stream":true,"stream_options":{"include_usage":true,"a":1}}`},
 		{"/v1/completions", `{"stream":true,"stream_options": { "a":[1]}}`, `{"stream":true,"stream_options": {"include_usage":true, "a":[1]}}`},
+		{"/v1/completions", `{"stream":true,"stream_options":{"a":1,"Include_Usage" : false}}`, `{"stream":true,"stream_options":{"a":1,"include_usage":true}}`}, // which only some servers would accept
+		{"/v1/completions", `{"stream":true,"stream_options":{"includeUsage":true}}`, `{"stream":true,"stream_options":{"include_usage":true}}`},
 		{"/v1/completions", `{"stream":true,"stream_options":{ }}`, `{"stream":true,"stream_options":{"include_usage":true}}`},
 		{"/v1/completions", `{"stream":true,"stream_options":{"include_usage":false,"include_usage":0}}`, `{"stream":true,"stream_options":{"include_usage":true}}`},
 		{"/v1/completions", `{"stream_options":null,"stream":true}`, `{"stream_options":{"include_usage":true},"stream":true}`},
