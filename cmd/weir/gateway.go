@@ -146,10 +146,11 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		Transport: g.usage,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
-			r.Out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy drops what url.ParseQuery cannot read, such as a;b
+			// ReverseProxy drops what url.ParseQuery cannot read, such as a;b. Over HTTP/2, a query and a path can have spaces.
+			r.Out.URL.RawQuery = strings.ReplaceAll(r.In.URL.RawQuery, " ", "%20")
 			base := strings.TrimSuffix(upstream.EscapedPath(), "/")
 			if path, _, _ := strings.Cut(r.In.RequestURI, "?"); strings.HasPrefix(path, "/") && (base != "" || !strings.HasPrefix(path, "//")) {
-				r.Out.URL.Opaque = base + path // net/url would decode the path /a%2Fb|c, because of the bar
+				r.Out.URL.Opaque = base + strings.ReplaceAll(path, " ", "%20") // net/url would decode the path /a%2Fb|c, because of the bar
 			}
 			r.Out.Host = r.In.Host
 			g.setForwarded(r)

@@ -176,6 +176,27 @@ func TestPathsUnchanged(t *testing.T) {
 	}
 }
 
+// TestSpacesInPath: a space, which only HTTP/2 can have in a path, does not end the path in the request
+// to the upstream.
+func TestSpacesInPath(t *testing.T) {
+	g, _ := start(t, 100)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
+	defer upstream.Close()
+	to, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+	r.RequestURI = "/a HTTP/1.1|%2F?b c HTTP/1.1"
+	if r.URL, err = url.ParseRequestURI(r.RequestURI); err != nil {
+		t.Fatal(err)
+	}
+	g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}).ServeHTTP(w, r)
+	if got, want := w.Body.String(), "/a%20HTTP/1.1|%2F?b%20c%20HTTP/1.1"; got != want {
+		t.Errorf("got %d %s, want %s", w.Code, got, want)
+	}
+}
+
 // TestAnswersUnchanged: a client gets no media type that the upstream has not sent, because with
 // X-Content-Type-Options a browser would believe it. A status that net/http cannot write becomes a 502.
 func TestAnswersUnchanged(t *testing.T) {
