@@ -20,7 +20,7 @@ type Writer struct {
 	named   map[string][]triple // for each unit, the triples of every dialect that show the tightest limit on the unit
 	fields  []string            // the names of all fields
 	expose  []string            // the names of all fields in one line; nil without Exposed
-	lower   map[string]string   // maps each name to lower case
+	lower   []string            // the fields in lower case
 	recent  integerCache
 }
 
@@ -36,7 +36,7 @@ func NewWriter(d Dialect, units ...string) (*Writer, error) {
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
-	w := &Writer{dialect: d, named: map[string][]triple{}, lower: map[string]string{}}
+	w := &Writer{dialect: d, named: map[string][]triple{}}
 	for _, t := range triples {
 		if d&t.dialect != 0 && !t.perUnit() {
 			w.triples = append(w.triples, t)
@@ -52,7 +52,7 @@ func NewWriter(d Dialect, units ...string) (*Writer, error) {
 		w.expose = []string{strings.Join(w.fields, ", ")}
 	}
 	for _, name := range w.fields {
-		w.lower[name] = strings.ToLower(name)
+		w.lower = append(w.lower, strings.ToLower(name))
 	}
 	return w, nil
 }

@@ -94,7 +94,7 @@ type Response struct {
 func (w *Writer) Write(r *Response, items []Item) {
 	x := fieldWriter{header: r.Header, recent: &w.recent}
 	if r.Lower {
-		x.lower = w.lower
+		x.lower = w
 	}
 	if w.expose != nil {
 		name := x.name(exposeField)
@@ -135,7 +135,7 @@ func isRefused(items []Item) bool {
 type fieldWriter struct {
 	header http.Header
 	recent *integerCache
-	lower  map[string]string // maps names to lower case; nil means that names are written unchanged
+	lower  *Writer // knows names in lower case; nil means that names are written unchanged
 }
 
 // name returns the name under which a field is written. Because it is inlined, only lower case
@@ -149,8 +149,8 @@ func (x *fieldWriter) name(field string) string {
 
 //go:noinline
 func (x *fieldWriter) lowered(field string) string {
-	if lower, ok := x.lower[field]; ok {
-		return lower
+	if i := slices.Index(x.lower.fields, field); i >= 0 { // faster than a map, because the texts are usually the same memory
+		return x.lower.lower[i]
 	}
 	return strings.ToLower(field) // the field's name contains a unit that was not passed to NewWriter
 }
