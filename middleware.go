@@ -519,7 +519,7 @@ type Admission struct {
 
 	l        *Limiter  // nil if FromContext has returned the Admission
 	snapshot *snapshot // likewise
-	ticket   *ticket   // nil unless Admit has returned the Admission
+	ticket   *ticket   // nil unless Admit has returned the Admission and Done has something to do
 }
 
 // WriteHeaders sets the rate-limit header fields in the Limiter's Dialect. If the request was
@@ -698,6 +698,9 @@ func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	if d.refused() {
 		return nil, l.refusedError(d)
 	}
+	if end == nil && !l.settles { // a ticket would have nothing to do
+		return new(record).of(l, d), nil
+	}
 	m := new(struct { // one allocation
 		ticket    ticket
 		Admission Admission
@@ -716,25 +719,37 @@ func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 // refusedError returns the error for a refused request, and recycles the decision.
 func (l *Limiter) refusedError(d *decision) *RefusedError {
 	m := new(struct { // one allocation
-		error     RefusedError
-		Admission Admission
-		snapshot  snapshot
-		refusal   refusal
-		claim     [1]claim
-		decision  [1]quota.Decision
-		charge    [1]quota.Charge
+		error   RefusedError
+		record  record
+		refusal refusal
 	})
 	m.refusal, d.why = d.refusal, &m.refusal
+	m.error.Admission = m.record.of(l, d)
+	return &m.error
+}
+
+// A record is the memory for most Admissions without a ticket.
+type record struct {
+	Admission Admission
+	snapshot  snapshot
+	claim     [1]claim
+	decision  [1]quota.Decision
+	charge    [1]quota.Charge
+}
+
+// of returns the Admission for the decision d, and recycles d.
+func (m *record) of(l *Limiter, d *decision) *Admission {
 	d.saveTo(&m.snapshot, m.claim[:0], m.decision[:0])
-	m.Admission.Charges, m.error.Admission = m.charge[:0], &m.Admission
+	m.Admission.Charges = m.charge[:0]
 	m.Admission.describe(l, d, &m.snapshot)
 	l.recycle(d)
-	return &m.error
+	return &m.Admission
 }
 
 // describe makes a describe the decision d, of which s is a snapshot.
 func (a *Admission) describe(l *Limiter, d *decision, s *snapshot) {
-	a.l, a.snapshot, a.Refusal = l, s, s.why.Refusal
+	a.l, a.snapshot = l, s
+	a.Refusal = s.why.Refusal // in a separate statement, because the one above would copy it to the stack first
 	a.Charges, a.Decisions = append(a.Charges, d.tx.Charges[:len(d.decisions)]...), s.decisions
 	a.At, a.Wait, a.Replicas = d.tx.At, d.tx.Wait, int(d.replicas)
 	a.Within, a.Undo = d.tx.Within, slices.Clone(d.tx.Undo) // quota.Refund needs them
