@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/answer"
 	"github.com/seed83679106/weir/internal/safe"
 )
 
@@ -111,11 +112,11 @@ func (c client) do(ctx context.Context, method string, cc *grpc.ClientConn, mess
 	refused := (*weir.RefusedError)(nil)
 	switch {
 	case errors.As(err, &refused):
-		err = &refusedError{refused, codes.ResourceExhausted, overLimit, refused.RetryAfter()}
+		err = &refusedError{cause: refused, answer: answer.Call{Code: int(codes.ResourceExhausted), Message: overLimit}, wait: refused.RetryAfter()}
 	case err != nil && ctx.Err() != nil:
 		err = statusOf(ctx.Err()).Err()
 	case err != nil: // OnError has returned an error
-		err = &refusedError{err, codes.Unavailable, unchecked, 0}
+		err = &refusedError{cause: err, answer: answer.Call{Code: int(codes.Unavailable), Message: unchecked}}
 	}
 	return res, err
 }

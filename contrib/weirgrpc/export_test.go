@@ -3,5 +3,8 @@ package weirgrpc
 // WarnedBody is warnedBody, so that tests can be warned again.
 var WarnedBody = &warnedBody
 
-// UsualNames is usualNames.
-var UsualNames = usualNames
+// CanonicalName is canonicalName.
+var CanonicalName = canonicalName
+
+// MetadataKey is metadataKey, so that tests can do without it.
+var MetadataKey = &metadataKey

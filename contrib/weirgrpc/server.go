@@ -12,14 +12,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/answer"
 )
 
 // An Admit admits or refuses a request. Use Limiter.Admit or the function that config.File.Admit
@@ -139,8 +137,30 @@ func serve(done func(weir.Outcome), handler func() error) error {
 	return err
 }
 
+// metadataKey is the key under which a context holds the metadata of an incoming call, as far as
+// gRPC reveals it. FromIncomingContext would copy the metadata, and request copies it anyway.
+var metadataKey = func() any {
+	s := &spy{Context: context.Background()}
+	metadata.FromIncomingContext(s)
+	return s.key
+}()
+
+// A spy is a context that records which key is looked up.
+type spy struct {
+	context.Context
+	key any
+}
+
+func (s *spy) Value(key any) any {
+	s.key = key
+	return nil
+}
+
 func serverRequest(ctx context.Context, method string, server, message any) *http.Request {
-	md, _ := metadata.FromIncomingContext(ctx)
+	md, ok := ctx.Value(metadataKey).(metadata.MD)
+	if !ok { // there is none, or gRPC keeps it in another form
+		md, _ = metadata.FromIncomingContext(ctx)
+	}
 	r := request(ctx, method, md, message)
 	if server != nil { // without a server, the client may have made up the method
 		r.Pattern = method
@@ -180,24 +200,37 @@ func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 	if err == nil {
 		return a, nil
 	}
-	refused := (*weir.RefusedError)(nil)
-	if !errors.As(err, &refused) {
+	refused := refusal(err)
+	if refused == nil {
 		return nil, status.FromContextError(err).Err()
 	}
 	a = refused.Admission
-	md, wait := fields(a), a.RetryAfter()
-	answer := answer.Call{RetryAfter: strings.Join(md["retry-after"], "")}
-	weir.Refuse(&answer, r.WithContext(a.Context()))
-	if seconds, _ := strconv.Atoi(answer.RetryAfter); time.Duration(seconds)*time.Second-wait >= time.Second {
-		wait = time.Duration(seconds) * time.Second // includes the rule's jitter
+	md, e := fields(a), &refusedError{cause: refused, wait: a.RetryAfter()}
+	e.answer.RetryAfter = strings.Join(md["retry-after"], "")
+	weir.Refuse(&e.answer, r.WithContext(a.Context()))
+	if seconds, _ := strconv.Atoi(e.answer.RetryAfter); time.Duration(seconds)*time.Second-e.wait >= time.Second {
+		e.wait = time.Duration(seconds) * time.Second // includes the rule's jitter
 	}
-	if wait > maxPushback {
-		md.Set("grpc-retry-pushback-ms", "-1") // do not retry
-	} else if wait > 0 {
-		md.Set("grpc-retry-pushback-ms", strconv.FormatInt((wait+time.Millisecond-1).Milliseconds(), 10))
+	if e.wait > maxPushback {
+		e.pushback[0] = "-1" // do not retry
+	} else if e.wait > 0 {
+		e.pushback[0] = strconv.FormatInt((e.wait + time.Millisecond - 1).Milliseconds(), 10)
+	}
+	if e.wait > 0 {
+		md["grpc-retry-pushback-ms"] = e.pushback[:]
 	}
 	grpc.SetTrailer(r.Context(), md)
-	return nil, &refusedError{refused, codes.Code(answer.Code), answer.Message, wait}
+	return nil, e
+}
+
+// refusal returns the RefusedError that err wraps, or nil if there is none.
+func refusal(err error) *weir.RefusedError {
+	if r, ok := err.(*weir.RefusedError); ok { // the usual case, in which errors.As takes a tenth of the call
+		return r
+	}
+	r := (*weir.RefusedError)(nil)
+	errors.As(err, &r)
+	return r
 }
 
 // fields returns the rate-limit fields.

@@ -71,6 +71,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/seed83679106/weir/internal/answer"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -83,6 +84,7 @@ type call struct {
 	message any
 	request http.Request
 	url     url.URL
+	values  [5]string // memory for the values of the header, which most calls do not exceed
 }
 
 // Value implements context.Context.
@@ -114,52 +116,59 @@ func (*call) Close() error { return nil }
 
 func (c *call) body() (io.ReadCloser, error) { return c, nil }
 
-// request returns an HTTP request that represents a call. The map md becomes the request's header,
-// so it must be a copy, such as the result of FromIncomingContext or FromOutgoingContext.
+// request returns an HTTP request that represents a call. It copies the metadata, which may be shared.
 func request(ctx context.Context, method string, md metadata.MD, message any) *http.Request {
 	c := &call{Context: ctx, message: message, url: url.URL{Path: method}}
 	r := &c.request
-	*r = *(&http.Request{
-		Method: http.MethodPost, URL: &c.url, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header(md), Body: c, ContentLength: -1,
-	}).WithContext(c)
-	if md == nil {
-		r.Header = http.Header{}
-	}
+	*r = *post.WithContext(c)
+	r.URL, r.Header, r.Body = &c.url, make(http.Header, len(md)), c
+	copies := c.values[:0]
 	for name, values := range md {
-		canonical, usual := usualNames[name]
-		if !usual {
-			canonical = http.CanonicalHeaderKey(name)
-		}
 		if name == ":authority" && len(values) > 0 {
 			r.Host = values[0]
-			delete(md, name)
-		} else if canonical != name { // the field must be renamed
-			delete(md, name)
-			if strings.HasSuffix(name, "-bin") {
-				for i, v := range values {
-					values[i] = base64.RawStdEncoding.EncodeToString([]byte(v))
-				}
-			}
-			md[canonical] = values
+			continue
 		}
+		n := len(copies)
+		copies = append(copies, values...)
+		values = copies[n:len(copies):len(copies)]
+		if name = canonicalName(name); strings.HasSuffix(name, "-Bin") {
+			for i, v := range values {
+				values[i] = base64.RawStdEncoding.EncodeToString([]byte(v))
+			}
+		}
+		r.Header[name] = values
 	}
 	return r
 }
 
-// usualNames contains the canonical names of metadata that most calls have. Looking up a name takes
-// a third of the time of http.CanonicalHeaderKey, which also allocates names that it does not know.
-var usualNames = map[string]string{
-	":authority": ":authority", "authorization": "Authorization", "content-type": "Content-Type",
-	"grpc-accept-encoding": "Grpc-Accept-Encoding", "traceparent": "Traceparent", "user-agent": "User-Agent",
+// post contains the parts of a request that are the same for all calls.
+var post = &http.Request{Method: http.MethodPost, Proto: "HTTP/2.0", ProtoMajor: 2, ContentLength: -1}
+
+// canonicalName is http.CanonicalHeaderKey, but takes less time for the names that most calls have,
+// some of which http.CanonicalHeaderKey would allocate.
+func canonicalName(name string) string {
+	switch name {
+	case "authorization":
+		return "Authorization"
+	case "content-type":
+		return "Content-Type"
+	case "grpc-accept-encoding":
+		return "Grpc-Accept-Encoding"
+	case "traceparent":
+		return "Traceparent"
+	case "user-agent":
+		return "User-Agent"
+	}
+	return http.CanonicalHeaderKey(name)
 }
 
 // A refusedError is the error for a call that was not served or sent. It has a gRPC status, and
 // wraps an error for errors.As.
 type refusedError struct {
-	cause   error
-	code    codes.Code
-	message string
-	wait    time.Duration // quota.Never if waiting does not help, and 0 if the wait is unknown
+	cause    error
+	answer   answer.Call
+	wait     time.Duration // quota.Never if waiting does not help, and 0 if the wait is unknown
+	pushback [1]string     // memory for a trailer
 }
 
 func (e *refusedError) Error() string { return e.GRPCStatus().Err().Error() }
@@ -167,7 +176,7 @@ func (e *refusedError) Unwrap() error { return e.cause }
 
 // GRPCStatus returns the status. It is created only when gRPC sends it.
 func (e *refusedError) GRPCStatus() *status.Status {
-	s := status.New(e.code, e.message)
+	s := status.New(codes.Code(e.answer.Code), e.answer.Message)
 	if e.wait > 0 && e.wait != quota.Never {
 		s, _ = s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.wait)}) // fails only for codes.OK
 	}

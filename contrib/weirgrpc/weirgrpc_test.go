@@ -122,8 +122,8 @@ func TestRequest(t *testing.T) {
 // TestNames: key functions find metadata under its canonical name, also in a request that they have kept
 // while the next call was served.
 func TestNames(t *testing.T) {
-	for lower, name := range weirgrpc.UsualNames {
-		if want := http.CanonicalHeaderKey(lower); name != want {
+	for _, lower := range []string{"authorization", "content-type", "grpc-accept-encoding", "traceparent", "user-agent", "x-user"} {
+		if name, want := weirgrpc.CanonicalName(lower), http.CanonicalHeaderKey(lower); name != want {
 			t.Errorf("%s: got %s, want %s", lower, name, want)
 		}
 	}
@@ -148,6 +148,38 @@ func TestNames(t *testing.T) {
 		}
 		if r.Header["Content-Type"] == nil || r.Header["User-Agent"] == nil {
 			t.Errorf("a usual field is missing: %v", r.Header)
+		}
+	}
+}
+
+// TestMetadataKept: a rule that changes its request does not change the metadata that the handler gets,
+// also if gRPC does not reveal where it keeps the metadata.
+func TestMetadataKept(t *testing.T) {
+	change := func(r *http.Request) (string, bool) {
+		for name := range r.Header {
+			r.Header.Add(name, "ben")
+		}
+		got := fmt.Sprint(r.Host, r.Header)
+		r.Header["X-User"][0], r.Header["Trace-Bin"][0] = "eve", "eve"
+		r.Header.Del("Content-Type")
+		return got, true
+	}
+	for _, key := range []any{*weirgrpc.MetadataKey, nil} {
+		defer func(old any) { *weirgrpc.MetadataKey = old }(*weirgrpc.MetadataKey)
+		*weirgrpc.MetadataKey = key
+		l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: change, Limits: []weir.Limit{daily}}}})
+		sent := metadata.MD{":authority": {"api.test"}, "content-type": {"application/grpc"}, "X-User": append(make([]string, 0, 9), "ann"), "Trace-Bin": {"\xff"}}
+		want, room := sent.Copy(), sent["X-User"][:2]
+		var got string
+		_, err := unaryServer(l.Admit)(metadata.NewIncomingContext(t.Context(), sent), nil, &grpc.UnaryServerInfo{}, func(ctx context.Context, _ any) (any, error) {
+			got = weir.FromContext(ctx).Charges[0].Key
+			return nil, nil
+		})
+		if err != nil || got != "api.testmap[Content-Type:[application/grpc ben] Trace-Bin:[/w ben] X-User:[ann ben]]" {
+			t.Errorf("got %s, %v", got, err)
+		}
+		if !reflect.DeepEqual(sent, want) || room[1] != "" {
+			t.Errorf("got %q with %q, want %q", sent, room, want)
 		}
 	}
 }
@@ -229,6 +261,23 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("an outer interceptor sees %v", inside)
 			}
 		})
+	}
+}
+
+// TestWrapped: an Admit function may wrap the error of a Limiter.
+func TestWrapped(t *testing.T) {
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}})
+	admit := func(r *http.Request) (*weir.Admission, error) {
+		a, err := l.Admit(r)
+		if err != nil {
+			err = fmt.Errorf("tier: %w", err)
+		}
+		return a, err
+	}
+	c := serve(t, &service{}, admit, nil)
+	c.UnaryCall(t.Context(), &pb.SimpleRequest{})
+	if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); status.Code(err) != codes.ResourceExhausted || wait(err) < 59*time.Minute {
+		t.Errorf("got %v", err)
 	}
 }
 
