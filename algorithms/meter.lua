@@ -51,7 +51,7 @@ local function debtAt(at, a, b, now, quota, period, burst, c)
 end
 
 -- The lines between "inline" and "end" decide almost all charges. They set `wait`, and also `at`,
--- `a`, `b` and `till` if the charge fits. If a number is too large for these lines, `wait` stays
+-- `a`, `b` and `till` if the charge fits. If a number is too large for these lines, `wait` is
 -- nil. The method Inline returns the lines.
 local function take(at, a, b, till, now, cost, quota, period, burst, edges, c)
   local wait, need = nil, cost
@@ -60,12 +60,10 @@ local function take(at, a, b, till, now, cost, quota, period, burst, edges, c)
     repeat
       wait = nil
       if cost < 0 or b >= period then break end
-      local over
       local size, units, rest, gone, back = burst > 0 and burst or quota, a, b, 0, (now - at) * quota
       if a >= size then
         units = size
         if b >= quota then rest = quota - 1 end
-        over = units < a or rest < b
       end
       if back >= period then
         if back < 9007199254740992 then
@@ -81,26 +79,25 @@ local function take(at, a, b, till, now, cost, quota, period, burst, edges, c)
       if rest < 0 then units, rest = units - 1, rest + period end
       if units < 0 then units, rest = 0, 0 end
       local lack = units + need - size
-      local fits = lack < 0 or lack == 0 and rest < quota
-      if not fits then
-        if need > size then wait = -1 break end
-        units, rest = lack, rest - (quota < period and quota or period) + 1
-      else
-        if over then
+      if lack < 0 or lack == 0 and rest < quota then
+        if a >= size then -- the debt may be more than what the limit counts
           units, rest = a - gone, b - back
           if rest < 0 then units, rest = units - 1, rest + period end
           if units < 0 then units, rest = 0, 0 end
         end
-        units = units + cost
+        wait, units = 0, units + cost
+      else
+        if need > size then wait = -1 break end
+        units, rest = lack, rest - (quota < period and quota or period) + 1
       end
       local parts, micros = units * period + rest, 0
       if parts > 1125899906842624 then
         local left = period % quota
         micros, parts = units * ((period - left) / quota), units * left + rest
-        if micros + parts > 1125899906842624 then break end
+        if micros + parts > 1125899906842624 then wait = nil break end
       end
       micros = micros + (parts + -parts % quota) / quota
-      if fits then wait, at, a, b, till = 0, now, units, rest, now + micros else wait = micros end
+      if wait then at, a, b, till = now, units, rest, now + micros else wait = micros end
     until true
     -- end
     if wait == 0 then return 0, at, a, b, till, 0 end
