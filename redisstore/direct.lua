@@ -3,22 +3,21 @@
 -- different. Each charge has the same cost, or a cost of 0. `break` leaves the transaction to
 -- general.lua. This file is a template: see expand.go.
 do
-  text_v = call('GET', KEY)
   local ids, kept, rest = IDS -- kept: until when the value keeps other states; rest: these states
-  reply_v = text_v or string.rep('\0', 32 * CHARGES) -- a new key
-  local from = text_v and #ids + 1 or 1
-  if text_v and (#text_v ~= #ids + 32 * CHARGES or find(text_v, ids, 1, true) ~= 1) then
+  local text, from = call('GET', KEY) or ids .. string.rep('\0', 32 * CHARGES), #ids + 1 -- zeros: a new key
+  if #text ~= #ids + 32 * CHARGES or find(text, ids, 1, true) ~= 1 then
     -- Other states may follow, under limits that were removed or that only other processes have.
     -- general.lua writes the states of the charges before these.
-    local last, own = #ids < #text_v and find(text_v, ';', #ids, true), string.sub(ids, 1, -2) .. ','
+    local last, own = #ids < #text and find(text, ';', #ids, true), string.sub(ids, 1, -2) .. ','
     local c = string.match(own, '[^,]+,$') -- if the last state has a C, the same id follows once more
-    if not last or find(text_v, own, 1, true) ~= 1 or find(text_v, c, #ids + 1, true) == #ids + 1 or
-      find(text_v, string.sub(c, 1, -2) .. ';', #ids + 1, true) == #ids + 1 then break end
-    ids, from = string.sub(text_v, 1, last), 1
-    reply_v, rest = string.sub(text_v, last + 1, last + 32 * CHARGES), string.sub(text_v, last + 1 + 32 * CHARGES)
+    if not last or find(text, own, 1, true) ~= 1 or find(text, c, #ids + 1, true) == #ids + 1 or
+      find(text, string.sub(c, 1, -2) .. ';', #ids + 1, true) == #ids + 1 then break end
+    ids, rest = string.sub(text, 1, last), string.sub(text, last + 1 + 32 * CHARGES)
+    text, from = string.sub(text, last + 1, last + 32 * CHARGES), 1
     if #rest == 0 or #rest % 32 ~= 0 then break end
   end
-  local LIST{at_i, a_i, b_i, till_i} = fields('<TIMES{dddd}', reply_v, from)
+  reply_v = text
+  local LIST{at_i, a_i, b_i, till_i} = fields('<TIMES{dddd}', text, from)
   if ANY{at_i > now} then
     if not catch_up or VALUE > 1 then break end
     catch_up(math.max(LIST{at_i})) -- see servertime.go
@@ -83,7 +82,7 @@ do
 end
 -- write
 if value_v == '' then
-  if text_v then call('DEL', KEY) end
+  call('DEL', KEY)
 elseif ttl_v then
   call('PSETEX', KEY, ttl_v, value_v)
 elseif value_v then

@@ -213,7 +213,7 @@ func (b *luaText) direct(sections []section, algorithms []quota.Algorithm) {
 		}
 		first, last, _ := strings.Cut(s.lua(template), "-- write\n")
 		decide, write = decide+first, write+last
-		locals += s.lua("local text_v, reply_v, value_v, ttl_v\n")
+		locals += s.lua("local reply_v, value_v, ttl_v\n")
 		replies += s.lua(" .. reply_v")
 		rows += s.lua(rowsLua)
 	}
