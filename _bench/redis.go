@@ -23,7 +23,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// A shared contender is a rate limiter in Redis. No two contenders use the same keys.
+// A shared contender is a rate limiter in Redis. No two contenders use the same keys, except those
+// of serverCost alone, which start with an empty server.
 type shared struct {
 	name string
 	open func(rdb *redis.Client, units int64) func() check
@@ -134,7 +135,7 @@ func rulesOfOne(n int) func(units int64) [][]quota.Limit {
 // rulesOf makes checks of one transaction that charges each key under several rules.
 func rulesOf(name string, rules func(units int64) [][]quota.Limit) shared {
 	return shared{name: name, open: func(rdb *redis.Client, units int64) func() check {
-		store := storeOf(rdb, name+":")
+		store := storeOf(rdb, "") // the default prefix: each byte of a key takes time
 		return func() check {
 			var t quota.Transaction
 			for i, limits := range rules(units) {
@@ -180,7 +181,7 @@ func refunds(rdb *redis.Client, _ int64) func() check {
 func windowsOf(name string, n int, f func(int64, time.Duration) quota.Limit) shared {
 	days := func(units int64, minutes time.Duration) quota.Limit { return f(units, 24*60*minutes) }
 	return shared{name: name, open: func(rdb *redis.Client, units int64) func() check {
-		return weirOf(storeOf(rdb, name+":"), several(n, days, units)...)
+		return weirOf(storeOf(rdb, ""), several(n, days, units)...)
 	}}
 }
 
