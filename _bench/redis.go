@@ -101,9 +101,8 @@ var windows = []shared{
 	rulesOf("weir, two rules with a key each", func(units int64) [][]quota.Limit {
 		return [][]quota.Limit{{algorithms.GCRA(units, time.Minute)}, {algorithms.GCRA(units, time.Hour)}}
 	}),
-	rulesOf("weir, three rules with a key each", func(units int64) [][]quota.Limit {
-		return [][]quota.Limit{{algorithms.GCRA(units, time.Minute)}, {algorithms.GCRA(units, time.Hour)}, {algorithms.GCRA(units, time.Second)}}
-	}),
+	rulesOf("weir, three rules with a key each", threeRules),
+	{name: "leanest script, three keys", open: leanest},
 	rulesOf("weir, GCRA beside a log", func(units int64) [][]quota.Limit {
 		return [][]quota.Limit{{algorithms.GCRA(units, time.Minute), algorithms.SlidingLog(units, time.Minute)}}
 	}),
@@ -120,6 +119,11 @@ var windows = []shared{
 func contenderOf(name string) shared {
 	list := slices.Concat(sharedContenders, windows)
 	return list[slices.IndexFunc(list, func(c shared) bool { return c.name == name })]
+}
+
+// threeRules are three rules of one limit each.
+func threeRules(units int64) [][]quota.Limit {
+	return [][]quota.Limit{{algorithms.GCRA(units, time.Minute)}, {algorithms.GCRA(units, time.Hour)}, {algorithms.GCRA(units, time.Second)}}
 }
 
 // rulesOfOne makes n rules of one limit each.
