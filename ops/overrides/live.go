@@ -88,13 +88,15 @@ type Live struct {
 	ready  atomic.Bool // the table was read
 	reads  atomic.Bool // Run or the program reads the table, or it has no Keeper
 	warned atomic.Bool // a request arrived before the table was read
+	began  time.Time
 
 	reading sync.Mutex // held while the Keeper is read, which may take seconds; locked before mu
 
 	mu      sync.Mutex // guards the fields below
 	version string
-	changes int        // how often apply has changed the table
-	all     []Override // sorted by name
+	ahead   time.Duration // by how much the Keeper's clock has gained on this process's when all was read
+	changes int           // how often apply has changed the table
+	all     []Override    // sorted by name
 	rules   map[string]*liveRule
 	err     error
 }
@@ -120,7 +122,7 @@ func NewLive(o LiveOptions) *Live {
 	if safe.Nil(o.Keeper) {
 		o.Keeper = nil
 	}
-	l := &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*liveRule{}}
+	l := &Live{o: o, began: time.Now(), log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*liveRule{}}
 	l.ready.Store(o.Keeper == nil)
 	l.reads.Store(o.Keeper == nil)
 	return l
@@ -243,9 +245,14 @@ func (l *Live) refresh(ctx context.Context) error {
 		l.err = nil
 	}
 	defer l.ready.Store(true)
+	ahead := now.Sub(l.began) - time.Since(l.began)
 	if version == l.version || changes != l.changes { // the next call reads what was changed in the meantime
+		if (ahead - l.ahead).Abs() > maxDelay { // the Keeper's clock was set, so expiry times may be wrong
+			l.version = changedHere
+		}
 		return nil
 	}
+	l.ahead = ahead
 	if version == "" && len(l.all) > 0 {
 		l.log.Warn("overrides: all overrides lost by the store", "overrides", len(l.all))
 	}
@@ -324,6 +331,9 @@ func (l *Live) apply(ctx context.Context, o *Override, remove bool) error {
 	l.build(o.Rule)
 	return nil
 }
+
+// maxDelay is the longest delay between a reading of the Keeper's clock and its arrival.
+const maxDelay = 10 * time.Second
 
 // changedHere is a version that no Keeper returns.
 const changedHere = "changed here"

@@ -419,6 +419,36 @@ func TestReplicas(t *testing.T) {
 	b.ask("alice", 429)
 }
 
+// TestClockOfKeeper: a process that starts while the clock of Redis is wrong has the right expiry times
+// once the clock is right, although nobody has changed an override.
+func TestClockOfKeeper(t *testing.T) {
+	lua, begin := redistest.Lua54(t), time.UnixMicro(1_700_000_000_000_000)
+	rdb := redis.NewClient(&redis.Options{Addr: lua.Addr()})
+	defer rdb.Close()
+	keeper, err := redisstore.New(rdb, redisstore.Options{Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lua.SetTime(begin)
+	mallory := overrides.Entry{Key: "mallory", Denied: true}
+	mustSet(t, overrides.NewLive(overrides.LiveOptions{Keeper: keeper}), mallory, 24*time.Hour)
+	for _, wrong := range []time.Duration{365 * 24 * time.Hour, -365 * 24 * time.Hour} {
+		lua.SetTime(begin.Add(wrong))
+		l := overrides.NewLive(overrides.LiveOptions{Keeper: keeper})
+		for i := range 4 {
+			if i > 0 {
+				lua.SetTime(begin)
+			}
+			if err := l.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if o, ok := l.Get("api", mallory); !ok || time.Until(o.End) > 25*time.Hour {
+			t.Errorf("the clock was ahead by %v: got %v, %v; want the denial for 24 hours", wrong, o, ok)
+		}
+	}
+}
+
 // TestNetworkOfReplica: if one process denies a network, other processes refuse its
 // requests until the denial is removed. So does a process that starts later.
 func TestNetworkOfReplica(t *testing.T) {
