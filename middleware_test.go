@@ -487,7 +487,7 @@ func TestNotStored(t *testing.T) {
 		h := must(t, memory(), o).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		for _, stored := range []bool{true, false} {
 			w := httptest.NewRecorder()
-			fields := []string{"Cdn-Cache-Control", "Example-Cache-Control", "Surrogate-Control", "Cache-Control"}
+			fields := []string{"Cdn-Cache-Control", "Example-Cache-Control", "Surrogate-Control", "X-Accel-Expires", "Edge-Control", "Cache-Control"}
 			for _, f := range fields {
 				w.Header().Set(f, "max-age=60")
 			}

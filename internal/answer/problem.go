@@ -115,7 +115,11 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 // may compress the body.
 func replaceBody(h http.Header) {
 	maps.DeleteFunc(h, func(name string, _ []string) bool {
-		return name == "Content-Length" || name == "Surrogate-Control" || strings.HasSuffix(name, "-Cache-Control")
+		switch name {
+		case "Content-Length", "Surrogate-Control", "X-Accel-Expires", "Edge-Control": // of Fastly, nginx and Akamai
+			return true
+		}
+		return strings.HasSuffix(name, "-Cache-Control")
 	})
 	h["Cache-Control"] = noStore
 }
