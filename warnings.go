@@ -214,7 +214,7 @@ func (l *Limiter) checkWiring() {
 func (l *Limiter) checkNext(next http.Handler) {
 	i := slices.IndexFunc(l.rules, func(r *rule) bool { return r.own.inFlight })
 	if i >= 0 && reflect.TypeOf(next) == reflect.TypeOf(http.TimeoutHandler(nil, 0, "")) {
-		loggerOr(l.o.Logger).Warn("weir: http.TimeoutHandler inside a concurrency limit", "rule", l.rules[i].Name,
+		loggerOr(l.o.Logger).Warn("weir: handler of type TimeoutHandler inside a concurrency limit", "rule", l.rules[i].Name,
 			"effect", "after a timeout, the handler still runs, but no longer counts", "fix", "put the TimeoutHandler around the Limiter's Handler")
 	}
 }

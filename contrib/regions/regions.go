@@ -145,7 +145,7 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	part.SetQuestion(t)
 	s.share(part.Charges)
 	if !s.runs.Load() && s.o.Regions > 1 && time.Since(s.start) > s.o.Every && !s.runs.Swap(true) {
-		s.log.Warn("regions: Run not called", "region", s.o.Region, "effect", "the region has a tenth of its even share", "fix", "call go store.Run(ctx) after New")
+		s.log.Warn("regions: method Run not called", "region", s.o.Region, "effect", "the region has a tenth of its even share", "fix", "call go store.Run(ctx) after New")
 	}
 	err := s.local.Take(ctx, part)
 	if err == nil {

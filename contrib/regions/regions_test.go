@@ -231,7 +231,7 @@ func TestWithoutRun(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			cancel()
-			if got := strings.Count(log.String(), "regions: Run not called"); got != tt.want {
+			if got := strings.Count(log.String(), "regions: method Run not called"); got != tt.want {
 				t.Errorf("%+v: got %d lines:\n%s", tt, got, log.String())
 			}
 		}
