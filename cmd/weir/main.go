@@ -126,11 +126,19 @@ var userInfo = regexp.MustCompile(`://[^\s"]*@`)
 // given for the wrong flag, or without one, and what weir prints may be kept in a log.
 func withoutUsers(text string) string { return userInfo.ReplaceAllString(text, "://…@") }
 
+// A flagOutput is the output of a flag set, without the users and passwords of URLs.
+type flagOutput struct{ io.Writer }
+
+func (w flagOutput) Write(p []byte) (int, error) {
+	_, err := io.WriteString(w.Writer, withoutUsers(string(p)))
+	return len(p), err
+}
+
 // check prints the errors in limits files, each with its file and line, and checks whether
 // a Redis server is usable. It returns the exit status.
 func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir check", flag.ContinueOnError)
-	fs.SetOutput(stderr)
+	fs.SetOutput(flagOutput{stderr})
 	asEnvoy := fs.Bool("envoy", false, "check files, or directories of files, of Envoy's rate limit service")
 	merge := fs.Bool("envoy-merge-domains", false,
 		"with -envoy: allow several files of a directory to have descriptors of the same domain")

@@ -622,7 +622,7 @@ func TestURLsWithPasswords(t *testing.T) {
 		"serve -upstream http://user:verysecret@localhost:8080", "serve -redis-tls " + url, "serve -redis-db " + url, "serve -envoy-xds " + url,
 		"serve -auth-addr 127.0.0.1:0 -redis-master-name m -redis-addrs user:verysecret@127.0.0.1:1",
 		"check -redis-timeout 1ms -redis-master-name m -redis-addrs user:verysecret@127.0.0.1:1",
-		"check -redis-master-name m -redis-addrs redis://:x,verysecret@127.0.0.1:1", "check " + url, "try -access-log x " + url, url,
+		"check -redis-master-name m -redis-addrs redis://:x,verysecret@127.0.0.1:1", "check " + url, "check -redis-db " + url, "try -max-keys " + url, "try -access-log x " + url, url,
 	} {
 		fields := strings.Fields(args)
 		if fields[0] == "serve" {

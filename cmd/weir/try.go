@@ -18,7 +18,7 @@ import (
 // refused, and returns the exit status. The status is a failure if nothing could be replayed.
 func try(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir try", flag.ContinueOnError)
-	fs.SetOutput(stderr)
+	fs.SetOutput(flagOutput{stderr})
 	path := fs.String("access-log", "",
 		"`file` of the log, in the Common or Combined Log Format, Envoy's or HAProxy's default HTTP format, or the JSON of Caddy, Traefik or nginx, plain or compressed by gzip; - is the standard input")
 	maxKeys := fs.Int("max-keys", 1_000_000,
