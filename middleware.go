@@ -339,9 +339,9 @@ type Limiter struct {
 	log    errorLog
 	passed errorLog // logs requests that OnError allows; separate, so that other errors do not suppress these lines
 
-	// These record which warnings were logged by checkNesting, ReportUsage, checkWriteTimeout and
-	// answerRefusal.
-	nested, doubled, strayUnit, lateUnit, timed, likeServed atomic.Bool
+	// These record which warnings were logged by checkNesting, ReportUsage, checkWriteTimeout,
+	// answerRefusal and dropped.
+	nested, doubled, strayUnit, lateUnit, timed, likeServed, leaked atomic.Bool
 }
 
 // serve handles a request: it obtains the decision, waits for the request's slot, and

@@ -622,16 +622,21 @@ func (t *ticket) watchDone() {
 		return
 	}
 	t.begun = time.Now()
-	dropped := func(l *Limiter, end func(), ctx context.Context, rule string) func(struct{}) {
-		return func(struct{}) {
-			loggerOr(l.o.Logger).WarnContext(ctx, "weir: admission dropped without Done", "rule", rule,
-				"effect", "its cost was not settled")
-			if end != nil {
-				go end()
-			}
+	t.watch = runtime.AddCleanup(t, t.dropped("admission dropped without Done"), struct{}{})
+}
+
+// dropped returns a function that logs, once for each Limiter, what happened to a request that was
+// not completed, and releases its units in flight. The function does not refer to t.
+func (t *ticket) dropped(what string) func(struct{}) {
+	l, end, ctx := t.l, t.end, context.WithoutCancel(t.Context)
+	return func(struct{}) {
+		if !l.leaked.Swap(true) {
+			loggerOr(l.o.Logger).WarnContext(ctx, "weir: "+what, "rule", l.rules[0].Name, "effect", "its cost was not settled")
 		}
-	}(t.l, t.end, context.WithoutCancel(t.Context), t.l.rules[0].Name)
-	t.watch = runtime.AddCleanup(t, dropped, struct{}{})
+		if end != nil {
+			go end()
+		}
+	}
 }
 
 // Done completes an admitted request. It charges the request's final cost under each rule with a

@@ -220,7 +220,7 @@ func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Res
 		}
 	}()
 	if res, err = t.o.Base.RoundTrip(r); err == nil && res != nil && res.Body != nil {
-		res.Body = outbound.OnClose(res.Body, func() { k.endRoundTrip(res) })
+		res.Body = outbound.OnClose(res.Body, func() { k.endRoundTrip(res) }, k.dropped("response dropped without closing its body"))
 		sent = true
 	}
 	return res, err

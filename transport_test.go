@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -1887,4 +1888,39 @@ func TestTransportHeadroom(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBodyNotClosed: responses whose bodies the caller reads and drops, but does not close, are logged
+// once, and their units in flight are released.
+func TestBodyNotClosed(t *testing.T) {
+	var log weirtest.Log
+	l := must(t, memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{
+		{Name: "busy", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Hour)}}}})
+	rt := transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { return response(200), nil })})
+	send := func(leave bool) error {
+		res, err := rt.RoundTrip(ask("/", ""))
+		if err != nil {
+			return err
+		}
+		io.Copy(io.Discard, res.Body)
+		if !leave {
+			return res.Body.Close()
+		}
+		return nil
+	}
+	for _, leave := range []bool{true, true, false} {
+		for i := 0; send(leave) != nil; i++ {
+			if i == 10_000 {
+				t.Fatal("the unit in flight does not become free")
+			}
+			runtime.GC()
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for range 3 {
+		runtime.GC()
+	}
+	if n := strings.Count(log.String(), "response dropped without closing its body\" rule=busy"); n != 1 {
+		t.Errorf("%d lines, want 1: %s", n, log.String())
+	}
 }
