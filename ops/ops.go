@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/ops/admin"
 	"github.com/seed83679106/weir/ops/config"
 	"github.com/seed83679106/weir/ops/overrides"
@@ -82,7 +83,7 @@ func Open(ctx context.Context, path string, store weir.Store, o Options) (
 		return nil, nil, err
 	}
 	if end, ok := ctx.Deadline(); ok {
-		logger.Warn("ops: context with a deadline", "in", time.Until(end).Round(time.Second), "effect",
+		logger.Warn("ops: context with a deadline", "timeout", period.Rounded(time.Until(end)), "effect",
 			"from then on, changes of the file and of the overrides have no effect", "fix", "pass a context that ends with the program")
 	}
 	live.Refresh(ctx) // it logs an error
