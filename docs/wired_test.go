@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,6 +112,17 @@ func TestWiredWrong(t *testing.T) {
 			`the path value is read outside of the mux`},
 		{"quick start", "a key function that returns the empty key", limited(weir.Rule{Name: "api", Key: func(r *http.Request) (string, bool) { return r.Header.Get("X-User"), true }, Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
 			`key empty" rule=api effect="all requests with an empty key share one quota"`},
+		{"quick start", "a key function that returns the port of the peer, too", limited(weir.Rule{Name: "api", Key: func(r *http.Request) (string, bool) { return r.RemoteAddr, true }, Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
+			`port of the peer in a key" rule=api effect="a client has a fresh quota with each connection"`},
+		{"inflight", "a timeout handler inside the limiter", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			r := perMinute("exports")
+			r.Limits = []weir.Limit{algorithms.InFlight(10, time.Minute)}
+			l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Logger: log, Rules: []weir.Rule{r}})
+			if err != nil {
+				return nil, err
+			}
+			return l.Handler(http.TimeoutHandler(http.NotFoundHandler(), time.Second, "")), nil
+		}, `TimeoutHandler inside a concurrency limit" rule=exports`},
 		{"quick start", "a limiter and a store for each request", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				l, _ := weir.New(memstore.New(memstore.Options{}), weir.Options{Logger: log, Rules: []weir.Rule{perMinute("each")}})
@@ -188,6 +200,13 @@ func TestWiredWrong(t *testing.T) {
 
 		{"tiers", "a misspelt tier", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Policy: tier}),
 			`the policy is zero, and the rule has no Limits`},
+		{"tiers", "a limit named after the request", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			r, n := perMinute("api"), new(atomic.Int64)
+			r.Policy = func(*http.Request) weir.Policy {
+				return weir.Limited(algorithms.GCRA(5, time.Minute).Named(fmt.Sprint("request ", n.Add(1))))
+			}
+			return limited(r)(nil, log)
+		}, `another limit in each of the first 200 requests" rule=api`},
 		{"tiers", "a tier without a quota", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Policy: func(*http.Request) weir.Policy { return weir.Limited(algorithms.GCRA(0, time.Minute)) }}),
 			`quota is 0; want at least 1`},
 		{"tiers", "an override that replaces nothing", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute), algorithms.FixedWindow(1000, time.Hour)},
