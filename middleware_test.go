@@ -14,6 +14,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"os"
 	"regexp"
@@ -1386,6 +1388,65 @@ func TestTransparent(t *testing.T) {
 			}
 		}
 		with.Close()
+	}
+}
+
+// TestTransparentOverHTTP2: the same over HTTP/2.
+func TestTransparentOverHTTP2(t *testing.T) {
+	plain := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(9, time.Hour)}}
+	settled := plain
+	settled.Limits, settled.Settle = []weir.Limit{algorithms.FixedWindow(1e6, 10_000*time.Hour)}, weir.RefundErrors
+	held, refunded := must(t, memory(), weir.Options{Rules: []weir.Rule{plain}, MaxWait: time.Second}), must(t, memory(), weir.Options{Rules: []weir.Rule{settled}})
+	exchange := func(limit func(http.Handler) http.Handler, method, path, body string) string {
+		inner := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Pattern = fmt.Sprint(answering[r.URL.Path](w, r, http.NewResponseController(w)))
+		}))
+		seen := make(chan string, 1)
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() { seen <- fmt.Sprintln(r.Proto, r.Method, r.URL, r.ContentLength, r.Pattern, r.Trailer) }()
+			inner.ServeHTTP(w, r)
+		}))
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		server.EnableHTTP2 = true
+		server.StartTLS()
+		interim := ""
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+			interim += fmt.Sprint(code, h["Link"])
+			return nil
+		}})
+		r, _ := http.NewRequestWithContext(ctx, method, server.URL+path, nil)
+		if body != "" {
+			r.Body, r.Trailer = io.NopCloser(strings.NewReader(body)), http.Header{"A": {"1"}}
+		}
+		got := ""
+		if res, err := server.Client().Do(r); err != nil {
+			got = "no answer"
+		} else {
+			b, err := io.ReadAll(res.Body)
+			got = fmt.Sprintf("%d %q %v %v", res.StatusCode, b, err != nil, res.Trailer)
+			for _, f := range []string{"Content-Length", "Content-Type", "Trailer", "Accept-Ranges"} {
+				got += fmt.Sprintf(" %s: %q", f, res.Header[f])
+			}
+			res.Body.Close()
+		}
+		defer server.Close()
+		return interim + got + "\n" + <-seen
+	}
+	for path := range answering {
+		if path == "/late" { // the deadline may pass before or after the read
+			continue
+		}
+		for _, c := range []struct{ method, body string }{{"GET", ""}, {"POST", "{\"user\":1"}, {"POST", strings.Repeat("a", 300_000)}} {
+			want := exchange(func(h http.Handler) http.Handler { return h }, c.method, path, c.body)
+			for name, limit := range map[string]func(http.Handler) http.Handler{
+				"InFlight": held.Handler, "Settle": refunded.Handler,
+				"KeepHeaders": func(h http.Handler) http.Handler { return held.Handler(weir.KeepHeaders(h)) },
+			} {
+				if got := exchange(limit, c.method, path, c.body); got != want {
+					t.Errorf("%s, %s %s with %d bytes: got\n%s, want\n%s", name, c.method, path, len(c.body), got, want)
+				}
+			}
+		}
 	}
 }
 
