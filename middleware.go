@@ -288,8 +288,9 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 
 // Handler returns an http.Handler that applies the rules and calls the next handler for each
 // admitted request. It wraps the ResponseWriter only if a rule has a Settle function. The wrapper
-// still supports http.Flusher, http.Hijacker, io.ReaderFrom and http.ResponseController. Handler
-// panics if next is nil.
+// still supports http.Flusher, http.Hijacker, io.ReaderFrom and http.ResponseController. Methods of
+// other servers, such as HTTPStream of quic-go, are found only through Unwrap, so libraries for
+// WebTransport need rules without Settle. Handler panics if next is nil.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("weir: Handler: next is nil")
