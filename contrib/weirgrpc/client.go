@@ -130,7 +130,8 @@ func response(err error, md metadata.MD) *http.Response {
 		res.Header[http.CanonicalHeaderKey(name)] = values
 	}
 	for _, d := range s.Details() {
-		if info, ok := d.(*errdetails.RetryInfo); ok && !errors.As(err, new(*weir.RefusedError)) { // an inner limiter may have refused the call; its error does not come from the server
+		pauses := s.Code() == codes.ResourceExhausted || s.Code() == codes.Unavailable
+		if info, ok := d.(*errdetails.RetryInfo); ok && pauses && !errors.As(err, new(*weir.RefusedError)) { // an inner limiter may have refused the call; its error does not come from the server
 			res.Header.Set("Retry-After", strconv.FormatFloat(info.RetryDelay.AsDuration().Seconds(), 'f', -1, 64))
 		}
 	}

@@ -123,11 +123,20 @@ func TestClientObeys(t *testing.T) {
 	if d := time.Now().UnixNano() - refusedAt.Load(); time.Duration(d) < 50*time.Millisecond {
 		t.Errorf("sent again after %v, want 50ms", time.Duration(d))
 	}
+	impatient := must(t, store, weir.Options{Rules: l.Rules()})
+	c = limited(t, s, impatient, weir.TransportOptions{MaxPause: 2 * time.Hour})
+	for _, code := range []codes.Code{codes.PermissionDenied, codes.Internal, codes.Aborted} { // whose RetryInfo is about the call, not about the key
+		s.work = func(context.Context) error {
+			answer, _ := status.New(code, "later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Hour)})
+			return answer.Err()
+		}
+		if _, err := c.UnaryCall(by(t.Context(), "ann"), &pb.SimpleRequest{}); status.Code(err) != code {
+			t.Errorf("%v: got %v, want an answer of the server", code, err)
+		}
+	}
 	s.work = func(ctx context.Context) error {
 		return grpc.SetHeader(ctx, metadata.Pairs("ratelimit-remaining", "0", "ratelimit-limit", "5", "ratelimit-reset", "3600"))
 	}
-	impatient := must(t, store, weir.Options{Rules: l.Rules()})
-	c = limited(t, s, impatient, weir.TransportOptions{MaxPause: 2 * time.Hour})
 	if _, err := c.UnaryCall(by(t.Context(), "ann"), &pb.SimpleRequest{}); err != nil {
 		t.Fatal(err)
 	}
