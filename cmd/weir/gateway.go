@@ -145,13 +145,10 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	forward := &httputil.ReverseProxy{
 		Transport: g.usage,
 		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.RawPath = encodeInvalid(r.In.URL.RawPath)
 			r.SetURL(upstream)
-			// ReverseProxy drops what url.ParseQuery cannot read, such as a;b. Over HTTP/2, a query and a path can have spaces.
+			// ReverseProxy drops what url.ParseQuery cannot read, such as a;b. Over HTTP/2, a query can have spaces.
 			r.Out.URL.RawQuery = strings.ReplaceAll(r.In.URL.RawQuery, " ", "%20")
-			base := strings.TrimSuffix(upstream.EscapedPath(), "/")
-			if path, _, _ := strings.Cut(r.In.RequestURI, "?"); strings.HasPrefix(path, "/") && (base != "" || !strings.HasPrefix(path, "//")) {
-				r.Out.URL.Opaque = base + strings.ReplaceAll(path, " ", "%20") // net/url would decode the path /a%2Fb|c, because of the bar
-			}
 			r.Out.Host = r.In.Host
 			g.setForwarded(r)
 			if !strings.EqualFold(r.Out.Header.Get("Upgrade"), "websocket") {
@@ -197,6 +194,21 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 			limited.ServeHTTP(w, r)
 		}
 	})
+}
+
+// encodeInvalid encodes the bytes of a path that may only occur in encoded form, such as a bar. If a
+// path has such a byte, net/url would decode the whole path and encode it again, so that %2F would
+// become a slash.
+func encodeInvalid(path string) string {
+	var b strings.Builder
+	for i := range len(path) {
+		if c := path[i]; c >= 0x80 || strings.IndexByte(" \"<>\\^`{|}#?", c) >= 0 {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }
 
 // setForwarded sets the header fields from which the upstream learns where a request comes from. A

@@ -136,8 +136,8 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestPathsUnchanged: the upstream gets also those paths as the client sent them that net/url would
-// encode in another way, for example %2F as a slash if the path has a bar, too.
+// TestPathsUnchanged: whatever net/url would encode in another way, the upstream gets the path with the
+// same slashes and dots, encoded or not, as the client sent it.
 func TestPathsUnchanged(t *testing.T) {
 	g, _ := start(t, 100)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -148,9 +148,10 @@ func TestPathsUnchanged(t *testing.T) {
 	}))
 	defer upstream.Close()
 	for base, paths := range map[string][][2]string{
-		"":       {{"/a%2Fb|c", "/a%2Fb|c"}, {"/%2e%2e/\"^`{}?|", "/%2e%2e/\"^`{}?|"}, {"/é%c3?", "/é%c3?"}, {"//a%2F", "//a%2F"}, {"http://x/a%2F", "/a%2F"}, {"http://x", "/"}},
-		"/base":  {{"/a%2Fb|c", "/base/a%2Fb|c"}, {"/", "/base/"}, {"//a|%2F", "/base//a|%2F"}, {"http://x/a%2F", "/base/a%2F"}},
-		"/b%2F/": {{"/a%2Fb|c?q", "/b%2F/a%2Fb|c?q"}},
+		"": {{"/a%2Fb|c", "/a%2Fb%7Cc"}, {"/%2e%2e/\"^`{}<>\\?|", "/%2e%2e/%22%5E%60%7B%7D%3C%3E%5C?|"}, {"/é%c3?", "/%C3%A9%c3?"}, {"//a|%2F", "//a%7C%2F"},
+			{"/!$&'()*+,;=:@[]~%41", "/!$&'()*+,;=:@[]~%41"}, {"/a#%2F", "/a%23%2F"}, {"http://x/a%2F|", "/a%2F%7C"}, {"http://x", "/"}},
+		"/base":  {{"/a%2Fb|c", "/base/a%2Fb%7Cc"}, {"/", "/base/"}, {"//a|%2F", "/base//a%7C%2F"}, {"http://x/a%2F", "/base/a%2F"}},
+		"/b%2F/": {{"/a%2Fb|c?q", "/b%2F/a%2Fb%7Cc?q"}},
 	} {
 		to, err := url.Parse(upstream.URL + base)
 		if err != nil {
@@ -192,7 +193,7 @@ func TestSpacesInPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}).ServeHTTP(w, r)
-	if got, want := w.Body.String(), "/a%20HTTP/1.1|%2F?b%20c%20HTTP/1.1"; got != want {
+	if got, want := w.Body.String(), "/a%20HTTP/1.1%7C%2F?b%20c%20HTTP/1.1"; got != want {
 		t.Errorf("got %d %s, want %s", w.Code, got, want)
 	}
 }
