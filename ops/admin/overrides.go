@@ -3,9 +3,11 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -202,7 +204,8 @@ func limitsFrom(bodies []limitBody) (limits []weir.Limit, err error) {
 func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 	all, err := overridden(rule, base, limits)
 	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "%v", errors.Unwrap(err))
+		text := strings.TrimPrefix(fmt.Sprint(errors.Unwrap(err)), quota.ErrLimit.Error()+": ") // an operator has set the limit, no function
+		return nil, refuse(http.StatusBadRequest, "%s", text)
 	}
 	return all, nil
 }

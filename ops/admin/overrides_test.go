@@ -140,7 +140,7 @@ func TestOverrideMistakes(t *testing.T) {
 		w := send(tt.h, tt.method, tt.path, tt.body)
 		var p struct{ Detail string }
 		json.Unmarshal(w.Body.Bytes(), &p)
-		if w.Code != tt.code || !strings.Contains(p.Detail, tt.want) {
+		if w.Code != tt.code || !strings.Contains(p.Detail, tt.want) || strings.Contains(p.Detail, "ForKey") {
 			t.Errorf("%s %.40s %.60s: got %d, %s, want %d, %s", tt.method, tt.path, tt.body, w.Code, p.Detail, tt.code, tt.want)
 		}
 	}
