@@ -18,6 +18,9 @@ type warnings struct {
 	list []Warning
 }
 
+// varying are the attributes that differ from line to line about one problem, as does "unlogged".
+var varying = []string{"addr", "behind", "bytes", "evicted"}
+
 // mostWarnings is how many different warnings are remembered.
 const mostWarnings = 50
 
@@ -26,10 +29,12 @@ type Warning struct {
 	At   time.Time // when it was last logged
 	Rule string    // its attribute "rule", or ""
 	Text string    // the message and the other attributes, as sentences
+
+	same string // what it has in common with later lines about the same problem
 }
 
-// Warnings returns the warnings of the last d, the newest first. Warnings with the same text are
-// returned once, and only the 50 newest are remembered.
+// Warnings returns the warnings of the last d, the newest first. Warnings that differ at most in an
+// address or a measured value are returned once, and only the 50 newest are remembered.
 func (w *warnings) Warnings(d time.Duration) []Warning {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,7 +78,7 @@ func (h *warningHandler) WithGroup(name string) slog.Handler {
 
 // keep remembers a record if it is about a probable misconfiguration.
 func (h *warningHandler) keep(r *slog.Record) {
-	var details, advice []string
+	var details, same, advice []string
 	found := false
 	k := Warning{At: time.Now()}
 	add := func(a slog.Attr) bool {
@@ -87,8 +92,12 @@ func (h *warningHandler) keep(r *slog.Record) {
 			advice = append(advice, "likely: "+a.Value.String())
 		case "fix":
 			advice = append(advice, "to fix it, "+a.Value.String())
+		case "unlogged":
 		default:
 			details = append(details, fmt.Sprintf("%s %s", a.Key, a.Value))
+			if !slices.Contains(varying, a.Key) {
+				same = append(same, details[len(details)-1])
+			}
 		}
 		return true
 	}
@@ -104,9 +113,10 @@ func (h *warningHandler) keep(r *slog.Record) {
 		k.Text += " (" + strings.Join(details, ", ") + ")"
 	}
 	k.Text += "; " + strings.Join(advice, "; ")
+	k.same = fmt.Sprint(k.Rule, r.Message, same, advice)
 	w := h.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.list = slices.DeleteFunc(w.list, func(o Warning) bool { return o.Rule == k.Rule && o.Text == k.Text })
+	w.list = slices.DeleteFunc(w.list, func(o Warning) bool { return o.same == k.same })
 	w.list = append(w.list[max(0, len(w.list)-mostWarnings+1):], k)
 }

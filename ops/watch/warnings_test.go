@@ -2,6 +2,7 @@ package watch_test
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/watch"
 )
@@ -64,6 +66,30 @@ func TestWarnings(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if got := recorder.Warnings(time.Minute); len(got) > 0 {
 			t.Errorf("two minutes later: got %v", got)
+		}
+	})
+}
+
+// TestWarningsRepeated: lines about one problem that clients cause again and again, from any address,
+// are one warning, and displace no other.
+func TestWarningsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		recorder := watch.NewRecorder(1, 1)
+		logger := slog.New(recorder.LogHandler(slog.DiscardHandler))
+		logger.Warn("weir: first", "fix", "nothing")
+		often := sparse.Logger(logger)
+		for i := range 1000 {
+			often.Warn("weir: again", "field", "X-User", "addr", fmt.Sprintf("192.0.2.%d:%d", i%250, i), "bytes", i, "fix", "that")
+			time.Sleep(100 * time.Millisecond) // so every tenth is logged
+		}
+		logger.Warn("weir: again", "field", "X-Other", "fix", "that")
+		var got []string
+		for _, w := range recorder.Warnings(time.Hour) {
+			got = append(got, w.Text)
+		}
+		want := []string{"again (field X-Other); to fix it, that", "again (field X-User, addr 192.0.2.240:990, bytes 990); to fix it, that", "first; to fix it, nothing"}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	})
 }
