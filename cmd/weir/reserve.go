@@ -93,11 +93,15 @@ func (v *reservation) add(units int64, t *quota.Transaction) {
 	v.Parts = append(v.Parts, p)
 }
 
+// clockSlack is how much the clocks of replicas and Redis may differ without a reservation being settled
+// twice.
+const clockSlack = time.Minute
+
 // mark returns the charge that is refused from the second settlement on. Its key has the hash tag of
 // the reservation's key, so in a cluster one server has both, unless the reservation's key is long.
 func (v *reservation) mark() quota.Charge {
 	return quota.Charge{Rule: "weir-settled", Key: storedkey.Of(v.Key) + "}" + v.Serial, Cost: 1,
-		Limit: algorithms.AnchoredWindow(1, time.Duration(v.Life)*time.Second)}
+		Limit: algorithms.AnchoredWindow(1, time.Duration(v.Life)*time.Second+clockSlack)}
 }
 
 // reservations serve /reserve, /draw and /settle to programs that are not written in Go.

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/test/redistest"
@@ -286,6 +287,21 @@ func TestSecretsCompared(t *testing.T) {
 		_, text := get(t, http.DefaultClient, first.url("auth-addr")+"/metrics")
 		return strings.Contains(text, "weir_redis_lost_total 1\n") && strings.Contains(text, "weir_redis_evicted_total 0\n")
 	})
+}
+
+// TestReservationClocks: only the first settlement counts, even if the clock of the replica that gets the
+// second one is 50 s behind that of Redis.
+func TestReservationClocks(t *testing.T) {
+	lua := redistest.Lua54(t)
+	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), tokenLimits)
+	d := desk{t, startService(t, "-limits", limits, "-key-secret", "0123456789abcdef", "-redis-addrs", lua.Addr(), "-redis-timeout", "5s")}
+	begin := time.UnixMicro(1_700_000_000_000_000)
+	lua.SetTime(begin)
+	id := d.reserve("tokens", "acme", 40)
+	d.settle(id, 10, true)
+	lua.SetTime(begin.Add(usualLife + 50*time.Second))
+	d.settle(id, 10, false)
+	d.left("tokens", "acme", 90)
 }
 
 // TestReservationErrors: what is wrong with a call is said by its status.
