@@ -38,14 +38,7 @@ type unlisted struct {
 func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	u, field := &p.unlisted, ""
 	n := u.looks.Add(1)
-	switch _, port, err := net.SplitHostPort(r.RemoteAddr); {
-	case r.RemoteAddr == "" && u.replaced.CompareAndSwap(false, true):
-		slog.Warn("weir: request without a RemoteAddr", "function", p.name, "likely", "it is an outgoing request, as of Limiter.Transport",
-			"effect", "all such requests share the key unknown", "fix", "limit them by another key, such as weir.ByHeader(\"Host\")")
-	case (err != nil || port == "0") && peer.IsValid() && u.replaced.CompareAndSwap(false, true):
-		slog.Warn("weir: address of the peer replaced", "function", p.name, "likely", "RemoteAddr has no port, or port 0, so a middleware has set it",
-			"effect", "if the middleware reads a header field of any peer, as chi's RealIP does, clients can choose their key")
-	}
+	p.lookAt(r.RemoteAddr, peer)
 	switch {
 	case len(r.Header[ForwardedFor]) > 0:
 		field = ForwardedFor
@@ -75,6 +68,18 @@ func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 		p.warn(ForwardedFor, "public")
 	default:
 		p.warn(Forwarded, "public")
+	}
+}
+
+// lookAt warns if net/http has not set the RemoteAddr of a request.
+func (p *Proxies) lookAt(remote string, peer netip.Addr) {
+	switch _, port, err := net.SplitHostPort(remote); {
+	case remote == "" && p.unlisted.replaced.CompareAndSwap(false, true):
+		slog.Warn("weir: request without a RemoteAddr", "function", p.name, "likely", "it is an outgoing request, as of Limiter.Transport",
+			"effect", "all such requests share the key unknown", "fix", "limit them by another key, such as weir.ByHeader(\"Host\")")
+	case (err != nil || port == "0") && peer.IsValid() && p.unlisted.replaced.CompareAndSwap(false, true):
+		slog.Warn("weir: address of the peer replaced", "function", p.name, "likely", "RemoteAddr has no port, or port 0, so a middleware has set it",
+			"effect", "if the middleware reads a header field of any peer, as chi's RealIP does, clients can choose their key")
 	}
 }
 
