@@ -197,7 +197,7 @@ func New(store Store, o Options) (*Limiter, error) {
 
 // add adds a rule.
 func (l *Limiter) add(r *rule) {
-	r.log = &l.log
+	r.log, r.store = &l.log, l.store
 	if r.penalty != nil {
 		r.penalty.Store = l.unpaid
 	}
@@ -342,7 +342,7 @@ type Limiter struct {
 
 	// These record which warnings were logged by checkNesting, ReportUsage, checkWriteTimeout,
 	// answerRefusal and dropped.
-	nested, doubled, strayUnit, lateUnit, timed, likeServed, leaked atomic.Bool
+	nested, doubled, strayUnit, lateUnit, timed, likeServed, leaked, repeated atomic.Bool
 }
 
 // serve handles a request: it obtains the decision, waits for the request's slot, and

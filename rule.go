@@ -272,6 +272,7 @@ type rule struct {
 	penalty  *ban.Penalty    // nil if Penalty is nil
 	writer   *headers.Writer // the Limiter's
 	log      *errorLog       // the Limiter's
+	store    Store           // the Limiter's
 	global   bool            // Key is Global, so empty keys are intended
 
 	// For warnings: see warnings.go.

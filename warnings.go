@@ -131,8 +131,8 @@ func (l *Limiter) checkWriteTimeout(d *decision) {
 		"fix", "set MaxWait below WriteTimeout by as much as handlers take")
 }
 
-// checkNesting warns once if a request passes through l twice. It also warns once if l refuses a
-// request that an outer Limiter has already charged under a rule whose quota all clients share. The
+// checkNesting warns once if a request passes through l twice, or if l charges a key under a rule
+// under which an outer Limiter has already charged it. It also warns once if l refuses a request that an outer Limiter has already charged under a rule whose quota all clients share. The
 // units charged there are not refunded, because the outer Limiter also bounds what runs between the
 // two Limiters, such as password checks.
 func (l *Limiter) checkNesting(d *decision) {
@@ -143,6 +143,10 @@ func (l *Limiter) checkNesting(d *decision) {
 				loggerOr(l.o.Logger).Warn("weir: request charged twice by one Limiter", "rule", r.Name,
 					"likely", "the Limiter is around itself, around the messages of its stream, or around a handler that sends requests by its Transport",
 					"fix", "remove one of the two, or give each a separate Limiter")
+			case r.log != &l.log && !l.repeated.Load() && d.repeats(&o.claims[i]) && !l.repeated.Swap(true):
+				loggerOr(l.o.Logger).Warn("weir: request charged twice under one rule", "rule", r.Name,
+					"likely", "a rule applies to a router, and in another Limiter to a group of its routes",
+					"fix", "remove one of the two, or give the rules different names")
 			case d.sender == nil && d.why.Reason != 0 && r.global && !l.nested.Swap(true):
 				loggerOr(l.o.Logger).Warn("weir: refused request has spent a quota that all clients share",
 					"rule", l.rules[0].Name, "other_rule", r.Name,
@@ -151,6 +155,17 @@ func (l *Limiter) checkNesting(d *decision) {
 			}
 		}
 	}
+}
+
+// repeats reports whether d charges the same key under a rule of the same name in the same store as
+// a claim of another Limiter.
+func (d *decision) repeats(other *claim) bool {
+	for i := range d.claims {
+		if c := &d.claims[i]; c.rule.Name == other.rule.Name && c.key == other.key && safe.Equal(c.rule.store, other.rule.store) {
+			return true
+		}
+	}
+	return false
 }
 
 // Two misconfigurations involve several Limiters of the process, so globals are needed to detect them.

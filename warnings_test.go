@@ -467,6 +467,41 @@ func TestDoubled(t *testing.T) {
 	}
 }
 
+// TestRepeated: two Limiters around each other that charge one key under one rule say so once. They
+// say nothing if the keys, the names or the stores differ.
+func TestRepeated(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		key   weir.KeyFunc
+		alone bool // the inner Limiter has a store of its own
+		want  int
+	}{
+		{"api", weir.ByIP(), false, 1},
+		{"other", weir.ByIP(), false, 0},
+		{"api", weir.ByMethod(), false, 0},
+		{"api", weir.ByIP(), true, 0},
+	} {
+		var log weirtest.Log
+		store := memory()
+		inner := store
+		if c.alone {
+			inner = memory()
+		}
+		limiter := func(store weir.Store, rules ...weir.Rule) *weir.Limiter {
+			return must(t, store, weir.Options{Rules: rules, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		}
+		hourly := []weir.Limit{algorithms.GCRA(5, time.Hour)}
+		outer := limiter(store, weir.Rule{Name: "all", Key: weir.ByMethod(), Limits: hourly}, weir.Rule{Name: "api", Key: weir.ByIP(), Limits: hourly})
+		h := outer.Handler(limiter(inner, weir.Rule{Name: c.name, Key: c.key, Limits: hourly}).Handler(served))
+		for range 30 {
+			do(h, ask("/", "192.0.2.1:4"))
+		}
+		if got := log.String(); strings.Count(got, "\n") != c.want || strings.Count(got, "request charged twice under one rule\" rule=api") != c.want {
+			t.Errorf("%s, alone %v: got %q, want %d lines", c.name, c.alone, got, c.want)
+		}
+	}
+}
+
 // TestTimeoutHandler: an http.TimeoutHandler directly inside a concurrency limit, which it would make
 // void, is logged. Around the limit, or inside another limit, it is not.
 func TestTimeoutHandler(t *testing.T) {
