@@ -122,7 +122,7 @@ func (o *outageLog) begin(err error) {
 		o.logged = true
 		text, advice := "stack: outage of Redis began", cmp.Or(replyOf(err).advice, "check that Redis runs and that this process can reach it")
 		if errors.Is(err, quota.ErrBusy) {
-			text, advice = "stack: overload of Redis or this process began", "lower the load, or add processors; if other code uses the Redis client, give the store a client of its own"
+			text, advice = "stack: overload of Redis or this process began", "lower the load, or add processors; if other code uses the Redis client, give the store a separate client"
 		}
 		o.logger.Warn(text, "err", err, "cause", quota.Cause(err), "effect", o.effect(), "advice", advice)
 	}
