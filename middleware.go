@@ -292,9 +292,6 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 // other servers, such as HTTPStream of quic-go, are found only through Unwrap, so libraries for
 // WebTransport need rules without Settle. Handler panics if next is nil.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
-	if next == nil {
-		panic("weir: Handler: next is nil")
-	}
 	l.checkNext(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
@@ -341,8 +338,8 @@ type Limiter struct {
 	passed errorLog // logs requests that OnError allows; separate, so that other errors do not suppress these lines
 
 	// These record which warnings were logged by checkNesting, ReportUsage, checkWriteTimeout,
-	// answerRefusal and dropped.
-	nested, doubled, strayUnit, lateUnit, timed, likeServed, leaked, repeated atomic.Bool
+	// answerRefusal, dropped and checkNext.
+	nested, doubled, strayUnit, lateUnit, timed, likeServed, leaked, repeated, timedOut atomic.Bool
 }
 
 // serve handles a request: it obtains the decision, waits for the request's slot, and

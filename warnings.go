@@ -224,11 +224,20 @@ func (l *Limiter) checkWiring() {
 	made.n++
 }
 
-// checkNext logs a warning if next is an http.TimeoutHandler, which may return while its handler is
-// still running, and a rule has a concurrency limit.
+var timeoutHandler = reflect.TypeOf(http.TimeoutHandler(nil, 0, ""))
+
+// checkNext panics if next is nil. It logs a warning, once for each Limiter, if next is an
+// http.TimeoutHandler, which may return while its handler is still running, and a rule has a
+// concurrency limit. Package config calls Handler for each request.
 func (l *Limiter) checkNext(next http.Handler) {
+	if next == nil {
+		panic("weir: Handler: next is nil")
+	}
+	if reflect.TypeOf(next) != timeoutHandler {
+		return
+	}
 	i := slices.IndexFunc(l.rules, func(r *rule) bool { return r.own.inFlight })
-	if i >= 0 && reflect.TypeOf(next) == reflect.TypeOf(http.TimeoutHandler(nil, 0, "")) {
+	if i >= 0 && !l.timedOut.Swap(true) {
 		loggerOr(l.o.Logger).Warn("weir: handler of type TimeoutHandler inside a concurrency limit", "rule", l.rules[i].Name,
 			"effect", "after a timeout, the handler still runs, but no longer counts", "fix", "put the TimeoutHandler around the Limiter's Handler")
 	}

@@ -511,7 +511,7 @@ func TestTimeoutHandler(t *testing.T) {
 		open  func(l *weir.Limiter)
 		want  int
 	}{
-		"inside":               {algorithms.InFlight(1, time.Minute), func(l *weir.Limiter) { l.Handler(timeout(served)) }, 1},
+		"inside":               {algorithms.InFlight(1, time.Minute), func(l *weir.Limiter) { l.Handler(timeout(served)); l.Handler(timeout(served)) }, 1},
 		"around":               {algorithms.InFlight(1, time.Minute), func(l *weir.Limiter) { timeout(l.Handler(served)) }, 0},
 		"inside another limit": {algorithms.GCRA(1, time.Minute), func(l *weir.Limiter) { l.Handler(timeout(served)) }, 0},
 	} {
