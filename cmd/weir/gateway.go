@@ -142,7 +142,7 @@ func openRules(path string, store weir.Store, o config.Options) (rules *config.F
 func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	quotas := g.rateLimit()
 	failures := sparse.Logger(g.logger)
-	forward := &httputil.ReverseProxy{
+	forward := weir.KeepHeaders(&httputil.ReverseProxy{
 		Transport: g.usage,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.RawPath = encodeInvalid(r.In.URL.RawPath)
@@ -176,12 +176,12 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 			w.WriteHeader(http.StatusBadGateway)
 		},
 		ErrorLog: slog.NewLogLogger(sparse.Logger(g.logger).Handler(), slog.LevelWarn),
-	}
-	limited := g.limit(weir.KeepHeaders(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	})
+	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		slowClientOf(r).decided = true
 		w.Header()["Content-Type"] = nil // net/http guesses no media type if the upstream sends none
 		forward.ServeHTTP(w, r)
-	})))
+	}))
 	// A ServeMux would redirect paths that are not clean, but the upstream must get them unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w, r, client := withSlowClient(w, r, o.readTimeout, o.bodyPause)

@@ -231,6 +231,7 @@ func TestAnswersUnchanged(t *testing.T) {
 		{"404 Not Found\r\nContent-Type: image/png", 404, []string{"image/png"}},
 		{"200 OK\r\nContent-Type:", 200, []string{""}},
 		{"299 Odd", 299, nil},
+		{"103 Early Hints\r\n\r\nHTTP/1.1 200 OK", 200, nil},
 		{"099 Odd", 502, nil},
 		{"000 Odd", 502, nil},
 	} {
