@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -42,11 +44,18 @@ func (m *mismatch) explain(err error) error {
 		m.looked = time.Now()
 		m.what = otherWay(m.client)
 	}
-	if m.what != "" {
-		return &unusable{m.what, err}
+	switch m.what {
+	case "":
+		return err
+	case tooMany:
+		return fmt.Errorf("redisstore: Redis answers: %s: %w", tooMany, err)
 	}
-	return err
+	return &unusable{m.what, err}
 }
+
+// tooMany is how Redis refuses a connection beyond its maxclients, which it then closes. The client often
+// sees only that the connection is closed.
+const tooMany = "ERR max number of clients reached"
 
 // otherWay connects to a client's server without TLS if the client uses TLS, and with TLS if the
 // client does not. If this shows that the client's TLS setting is wrong, otherWay returns a text
@@ -102,17 +111,19 @@ func closesAtHello(ctx context.Context, addr string) string {
 	end, _ := ctx.Deadline()
 	_ = conn.SetDeadline(end)
 	answer := bufio.NewReader(conn)
-	send := func(command string) error {
+	send := func(command string) (line string, err error) {
 		if _, err := conn.Write([]byte(command)); err != nil {
-			return err
+			return "", err
 		}
-		_, err := answer.ReadString('\n') // the rest of the answer does not matter
-		return err
+		return answer.ReadString('\n') // the rest of the answer does not matter
 	}
-	if send("*2\r\n$3\r\nGET\r\n$1\r\nx\r\n") != nil {
+	switch line, err := send("*2\r\n$3\r\nGET\r\n$1\r\nx\r\n"); {
+	case strings.HasPrefix(line, "-"+tooMany):
+		return tooMany
+	case err != nil:
 		return ""
 	}
-	if err := send("*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n"); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+	if _, err := send("*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n"); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 		return "the server closes connections at HELLO, as the proxy twemproxy does; the client must connect to Redis itself"
 	}
 	return ""

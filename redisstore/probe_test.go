@@ -381,6 +381,23 @@ func TestClosesAtHello(t *testing.T) {
 	}
 }
 
+// TestMaxClients: if Redis refuses a connection beyond its maxclients, which it closes at once, Probe and
+// Take say so, and not that the setup is wrong.
+func TestMaxClients(t *testing.T) {
+	store := storeOf(t, optionsOf(redistest.Fake(t, func(args []string) string {
+		if strings.EqualFold(args[0], "get") {
+			return "-ERR max number of clients reached\r\n"
+		}
+		return "" // closes the connection
+	}), nil))
+	want := "redisstore: Redis answers: ERR max number of clients reached: EOF"
+	for _, err := range []error{store.Probe(t.Context(), everyLimit...), store.Take(t.Context(), weirtest.Once(everyLimit[0]))} {
+		if err == nil || errors.Is(err, quota.ErrUnusable) || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
 // TestTryAgain: while Redis answers TRYAGAIN, Take asks it again until the Timeout has passed,
 // with a pause of a millisecond each time.
 func TestTryAgain(t *testing.T) {
