@@ -62,11 +62,12 @@ var replies = map[string]reply{
 	"WRONGTYPE":  {foreign, false},
 
 	"its state in Redis can't be read": {foreign, false},
+	"max number of clients reached":    {"raise maxclients of Redis, or close connections of other programs", false},
 }
 
 // The expression code finds the code of an error reply, which Redis before 7.0 puts in the middle
 // of the text.
-var code = regexp.MustCompile(`\b(` + strings.Join(slices.Sorted(maps.Keys(replies)), "|") + `)[ ,]`)
+var code = regexp.MustCompile(`\b(` + strings.Join(slices.Sorted(maps.Keys(replies)), "|") + `)(?:[ ,:]|$)`)
 
 // replyOf returns the description of the error reply err, or of the error of a closed client, or
 // the zero value.
@@ -74,7 +75,7 @@ func replyOf(err error) reply {
 	if errors.Is(err, redis.ErrClosed) {
 		return reply{"close the Redis client only after the servers that use the store", false}
 	}
-	return replies[strings.TrimRight(code.FindString(err.Error()), " ,")]
+	return replies[strings.TrimRight(code.FindString(err.Error()), " ,:")]
 }
 
 // refusesWrites reports whether Redis has answered that it refuses writes. Redis then still answers

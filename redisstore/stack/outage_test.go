@@ -60,6 +60,8 @@ func TestOutageKinds(t *testing.T) {
 			{errors.New("connection refused"), `level=WARN msg="stack: outage of Redis began" err="connection refused" cause=error effect=e advice="check that Redis runs`, 1},
 			{fmt.Errorf("redisstore: %w", redis.ErrClosed), `cause=error effect=e advice="close the Redis client only after the servers that use the store"`, 1},
 			{errors.New("READONLY You can't write against a read only replica."), `cause=error effect=e advice="use the address of the master: this server is a replica"`, 1},
+			{errors.New("Redis answers: ERR max number of clients reached: EOF"), `cause=error effect=e advice="raise maxclients of Redis`, 1},
+			{errors.New("Redis answers: ERR max number of clients reached"), `cause=error effect=e advice="raise maxclients of Redis`, 1},
 			{errors.New("ERR Error running script: -OOM command not allowed"), `cause=error effect=e advice="give Redis more memory, or set maxmemory-policy to volatile-lfu"`, 1},
 			{quota.ErrBusy, `level=WARN msg="stack: overload of Redis or this process began" err="quota: the store is busy" cause=busy effect=e advice="lower the load, or add processors; if other code uses the Redis client, give`, 1},
 			{quota.ErrUnusable, `level=ERROR msg="stack: setup of Redis unusable until it is changed"`, 3},
