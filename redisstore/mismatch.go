@@ -120,6 +120,8 @@ func closesAtHello(ctx context.Context, addr string) string {
 	switch line, err := send("*2\r\n$3\r\nGET\r\n$1\r\nx\r\n"); {
 	case strings.HasPrefix(line, "-"+tooMany):
 		return tooMany
+	case strings.HasPrefix(line, "-DENIED "): // and closes the connection, too
+		return "Redis is in protected mode"
 	case err != nil:
 		return ""
 	}

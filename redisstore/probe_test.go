@@ -381,19 +381,23 @@ func TestClosesAtHello(t *testing.T) {
 	}
 }
 
-// TestMaxClients: if Redis refuses a connection beyond its maxclients, which it closes at once, Probe and
-// Take say so, and not that the setup is wrong.
-func TestMaxClients(t *testing.T) {
-	store := storeOf(t, optionsOf(redistest.Fake(t, func(args []string) string {
-		if strings.EqualFold(args[0], "get") {
-			return "-ERR max number of clients reached\r\n"
-		}
-		return "" // closes the connection
-	}), nil))
-	want := "redisstore: Redis answers: ERR max number of clients reached: EOF"
-	for _, err := range []error{store.Probe(t.Context(), everyLimit...), store.Take(t.Context(), weirtest.Once(everyLimit[0]))} {
-		if err == nil || errors.Is(err, quota.ErrUnusable) || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
+// TestRefusedConnection: if Redis refuses a connection with a reply and closes it at once, Probe and Take
+// name the reason. Only the protected mode is an error of the setup.
+func TestRefusedConnection(t *testing.T) {
+	for reply, want := range map[string]string{
+		"-ERR max number of clients reached\r\n":                           "redisstore: Redis answers: ERR max number of clients reached: EOF",
+		"-DENIED Redis is running in protected mode because protected\r\n": "redisstore: Redis is in protected mode: EOF",
+	} {
+		store := storeOf(t, optionsOf(redistest.Fake(t, func(args []string) string {
+			if strings.EqualFold(args[0], "get") {
+				return reply
+			}
+			return "" // closes the connection
+		}), nil))
+		for _, err := range []error{store.Probe(t.Context(), everyLimit...), store.Take(t.Context(), weirtest.Once(everyLimit[0]))} {
+			if err == nil || errors.Is(err, quota.ErrUnusable) != strings.Contains(want, "protected") || err.Error() != want {
+				t.Errorf("got %v, want %s", err, want)
+			}
 		}
 	}
 }
