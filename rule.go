@@ -278,8 +278,9 @@ type rule struct {
 	// For warnings: see warnings.go.
 	keyless, classless, costless, negative, unfit, unsettled, named streak
 
-	emptied atomic.Bool // a key was empty, or had the port of the peer, and this was logged
-	unread  atomic.Bool // usage was reported, but the rule has no Settle function
+	firstName atomic.Value // the name of the first limit that Policy has returned, a string
+	emptied   atomic.Bool  // a key was empty, or had the port of the peer, and this was logged
+	unread    atomic.Bool  // usage was reported, but the rule has no Settle function
 
 	policies    sync.Map // hash → *policy
 	policyCount atomic.Int64
@@ -487,9 +488,9 @@ const maxPolicies = 1 << 14
 func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
 	before := rule.policyCount.Load()
 	p := rule.limited(limits, nil)
-	if len(limits) == 0 || limits[0].Name == "" || rule.policyCount.Load() == before {
-		rule.named.end()
-	} else if rule.named.add() {
+	if len(limits) == 0 || limits[0].Name == "" || rule.policyCount.Load() == before || rule.firstName.Load() == limits[0].Name {
+		rule.named.end() // a quota for each key, under one name, is fine
+	} else if rule.firstName.CompareAndSwap(nil, strings.Clone(limits[0].Name)); rule.named.add() {
 		rule.warnOnce("another limit in each of the first 200 requests", "none of them was limited, if the names of the limits differ",
 			"Policy puts data of the request into the Name of a limit")
 	}

@@ -135,6 +135,13 @@ func TestSilence(t *testing.T) {
 			return weir.Limited(limit[0].Named(fmt.Sprint(n)))
 		}
 	}
+	quotas := func() func(*http.Request) weir.Policy { // each request has another quota under one name
+		n := int64(0)
+		return func(*http.Request) weir.Policy {
+			n++
+			return weir.Limited(algorithms.GCRA(1000+n, time.Hour).Named("hourly"))
+		}
+	}
 	withAccount := ask("/", "192.0.2.1:4")
 	withAccount = withAccount.WithContext(context.WithValue(withAccount.Context(), account{}, &account{}))
 	for name, c := range map[string]struct {
@@ -158,6 +165,7 @@ func TestSilence(t *testing.T) {
 		"a key that comes later":                  {weir.Rule{Key: after(200), Limits: limit}, nil, "key missing in each"},
 		"a tier":                                  {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "gold"), ""},
 		"a name for each request":                 {weir.Rule{Key: weir.ByIP(), Policy: named(0)}, nil, "another limit in each of the first 200 requests"},
+		"a quota for each request":                {weir.Rule{Key: weir.ByIP(), Policy: quotas()}, nil, ""},
 		"a name that is used again":               {weir.Rule{Key: weir.ByIP(), Policy: named(199)}, nil, ""},
 		"a tier without limits on purpose":        {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "staff"), ""},
 		"an empty key":                            {weir.Rule{Key: func(*http.Request) (string, bool) { return "", true }, Limits: limit}, nil, "key empty"},
