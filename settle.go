@@ -628,10 +628,13 @@ func (t *ticket) watchDone() {
 // dropped returns a function that logs, once for each Limiter, what happened to a request that was
 // not completed, and releases its units in flight. The function does not refer to t.
 func (t *ticket) dropped(what string) func(struct{}) {
-	l, end, ctx := t.l, t.end, context.WithoutCancel(t.Context)
+	l, end, ctx, effect := t.l, t.end, context.WithoutCancel(t.Context), "its cost was not settled"
+	if !t.settles() {
+		effect = "its units in flight were held until now"
+	}
 	return func(struct{}) {
 		if !l.leaked.Swap(true) {
-			loggerOr(l.o.Logger).WarnContext(ctx, "weir: "+what, "rule", l.rules[0].Name, "effect", "its cost was not settled")
+			loggerOr(l.o.Logger).WarnContext(ctx, "weir: "+what, "rule", l.rules[0].Name, "effect", effect)
 		}
 		if end != nil {
 			go end()
@@ -645,8 +648,8 @@ func (t *ticket) dropped(what string) func(struct{}) {
 // Done sets it to the time since the call to Admit. If o.Status is 0, Done sets it to 500 if
 // o.Panicked is true, and to 200 otherwise. If the request's context has ended, Done sets o.HungUp.
 // Only the first call to Done has an effect. Done calls the store only if there are units to
-// refund, charge or release. If Done is never called, the reserved units remain charged, and a
-// warning is logged when the Admission is garbage-collected.
+// refund, charge or release. If Done is never called, the reserved units remain charged, and the
+// first time that such an Admission is garbage-collected, a warning is logged.
 //
 // Done does nothing for an Admission that was returned by FromContext or is contained in a
 // RefusedError.

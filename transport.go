@@ -80,8 +80,9 @@ func (o *TransportOptions) complete() error {
 //
 // A rule with a Settle function charges a request's final cost when the response body is closed, or
 // when the request fails without a response. If the body is never closed, the reserved units remain
-// charged, and the units in flight are not released. A response with status 429 counts as a
-// reported usage of 0, so ChargeUsed refunds the reserved units.
+// charged, and the units in flight are held until the body is garbage-collected, which is logged
+// once. A response with status 429 counts as a reported usage of 0, so ChargeUsed refunds the
+// reserved units.
 //
 // Response header fields may also report how many units of another kind, such as tokens, remain.
 // Until these units are reset (but for no longer than MaxPause), a request that costs more than the
