@@ -636,6 +636,9 @@ func TestURLsWithPasswords(t *testing.T) {
 			t.Errorf("weir %s: got %s; want an error without the password", args, &out)
 		}
 	}
+	if got, want := withoutUsers("a \"redis://u:\\\"very secret@h\"\nb@c"), "a \"redis://…@h\"\nb@c"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
 }
 
 // TestRedisURL: weir serve takes the Redis from a URL in -redis-addrs or, if neither the flag nor its own
