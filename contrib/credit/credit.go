@@ -154,7 +154,7 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 // have no units left, up to t.Most units in total. If there are not enough granted units, t remains
 // as it is.
 func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
-	refused, atMost := make([]bool, len(t.Charges)), t.Mode == quota.ModeAtMost
+	refused, atMost, before := make([]bool, len(t.Charges)), t.Mode == quota.ModeAtMost, slices.Clone(t.Decisions)
 	for range t.Charges { // in each iteration, one more limit may refuse or have no units left
 		for i := range refused {
 			refused[i] = refused[i] || lacks(t, i)
@@ -182,6 +182,9 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 			switch {
 			case p.Decisions[j].Allowed:
 			case refused[i]: // the key has too few granted units
+				if t.Within > 0 {
+					copy(t.Decisions, before) // p does not wait, so limits that would admit t after a wait have refused p
+				}
 				return
 			default: // a HybridStore may report only one of the limits that refuse t
 				t.Decisions[i] = p.Decisions[j]

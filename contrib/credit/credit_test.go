@@ -3,8 +3,10 @@ package credit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -99,6 +101,44 @@ func TestGrant(t *testing.T) {
 			if err := Grant(t.Context(), s, "apii", "x", 1, 0); (err != nil && strings.Contains(err.Error(), `rule "apii" is not in Options.Rules`)) != want {
 				t.Errorf("a rule that %T does not pay for: got error %v", s, err)
 			}
+		}
+	})
+}
+
+// TestTooFewUnitsWait: if a request may wait, and one of its limits refuses it all the same, the decisions
+// without granted units are those of the wrapped store: another limit, which would admit it after a
+// wait, does not refuse.
+func TestTooFewUnitsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plain, paying := weirtest.Memory(), New(weirtest.Memory(), Options{Rules: []string{"api"}})
+		queue, once := algorithms.LeakyBucket(5, 5, time.Second), algorithms.FixedWindow(1, time.Hour)
+		waits := 0
+		for n := range 6 { // slots of the queue are reserved before the last request
+			var got, want quota.Transaction
+			for s, tx := range map[quota.Store]*quota.Transaction{plain: &want, paying: &got} {
+				key := fmt.Sprint("key ", n)
+				charge := func(l quota.Limit) quota.Charge { return quota.Charge{Rule: "api", Key: key, Limit: l, Cost: 1} }
+				for i := range n + 1 {
+					*tx = quota.Transaction{Within: time.Second, Charges: []quota.Charge{charge(queue)}}
+					if i == 0 {
+						tx.Charges = []quota.Charge{charge(once)}
+					}
+					s.Take(t.Context(), tx)
+				}
+				*tx = quota.Transaction{Within: time.Second, Charges: []quota.Charge{charge(queue), charge(once)}}
+				if err := s.Take(t.Context(), tx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !slices.Equal(got.Decisions, want.Decisions) || want.Allowed() {
+				t.Errorf("after %d slots: got  %+v\nwant %+v", n, got.Decisions, want.Decisions)
+			}
+			if n > 0 && want.Decisions[0].Allowed {
+				waits++
+			}
+		}
+		if waits == 0 {
+			t.Error("no limit would admit a request after a wait")
 		}
 	})
 }
