@@ -178,19 +178,28 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 			}
 			continue
 		}
-		for i, j := range where {
-			switch {
-			case p.Decisions[j].Allowed:
-			case refused[i]: // the key has too few granted units
-				if t.Within > 0 {
-					copy(t.Decisions, before) // p does not wait, so limits that would admit t after a wait have refused p
-				}
-				return
-			default: // a HybridStore may report only one of the limits that refuse t
-				t.Decisions[i] = p.Decisions[j]
+		if !merge(t, p, where, refused) {
+			if t.Within > 0 {
+				copy(t.Decisions, before) // p does not wait, so limits that would admit t after a wait have refused p
 			}
+			return
 		}
 	}
+}
+
+// merge copies to t which further limits refuse p, because a HybridStore may report only one of the
+// limits that refuse t. It returns false if a key has too few granted units.
+func merge(t, p *quota.Transaction, where []int, refused []bool) bool {
+	for i, j := range where {
+		switch {
+		case p.Decisions[j].Allowed:
+		case refused[i]:
+			return false
+		default:
+			t.Decisions[i] = p.Decisions[j]
+		}
+	}
+	return true
 }
 
 // lacks reports whether the limit of a charge refuses t or, if t.Mode is ModeAtMost, has no units left.
