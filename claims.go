@@ -780,8 +780,11 @@ func (rule *rule) unusualKey(r *http.Request, key string, ok bool) (string, bool
 
 // hasPort reports whether a key contains the address and the port of a peer.
 func hasPort(key, remote string) bool {
+	if !strings.Contains(key, remote) { // first, because each request has the empty key of Global
+		return false
+	}
 	_, err := netip.ParseAddrPort(remote)
-	return err == nil && strings.Contains(key, remote)
+	return err == nil
 }
 
 // isTried reports whether r seems to come from a developer who tries the program on their own
