@@ -154,7 +154,15 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 // have no units left, up to t.Most units in total. If there are not enough granted units, t remains
 // as it is.
 func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
-	refused, atMost, before := make([]bool, len(t.Charges)), t.Mode == quota.ModeAtMost, slices.Clone(t.Decisions)
+	if t.Within > 0 {
+		before := slices.Clone(t.Decisions)
+		defer func() {
+			if !t.Allowed() { // p does not wait, so limits that would admit t after a wait have refused p
+				copy(t.Decisions, before)
+			}
+		}()
+	}
+	refused, atMost := make([]bool, len(t.Charges)), t.Mode == quota.ModeAtMost
 	for range t.Charges { // in each iteration, one more limit may refuse or have no units left
 		for i := range refused {
 			refused[i] = refused[i] || lacks(t, i)
@@ -179,9 +187,6 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 			continue
 		}
 		if !merge(t, p, where, refused) {
-			if t.Within > 0 {
-				copy(t.Decisions, before) // p does not wait, so limits that would admit t after a wait have refused p
-			}
 			return
 		}
 	}

@@ -143,6 +143,31 @@ func TestTooFewUnitsWait(t *testing.T) {
 	})
 }
 
+// TestNoWaitForOthers: the same if the units suffice, but a limit of a rule without granted units would
+// admit the request only after a wait.
+func TestNoWaitForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got, want quota.Transaction
+		paying := New(weirtest.Memory(), Options{Rules: []string{"api"}})
+		if err := Grant(t.Context(), paying, "api", "k", 9, 0); err != nil {
+			t.Fatal(err)
+		}
+		for s, tx := range map[quota.Store]*quota.Transaction{weirtest.Memory(): &want, paying: &got} {
+			queue := quota.Charge{Rule: "web", Key: "k", Limit: algorithms.LeakyBucket(5, 5, time.Second), Cost: 1}
+			once := quota.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(1, time.Hour), Cost: 1}
+			for _, charges := range [][]quota.Charge{{once}, {queue}, {queue}, {queue}, {queue}, {queue, once}} {
+				*tx = quota.Transaction{Within: time.Second, Charges: charges}
+				if err := s.Take(t.Context(), tx); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if !slices.Equal(got.Decisions, want.Decisions) || want.Allowed() || !want.Decisions[0].Allowed {
+			t.Errorf("got  %+v\nwant %+v", got.Decisions, want.Decisions)
+		}
+	})
+}
+
 // TestGrantShared: granted units are valid for as long in the store of one of several replicas.
 func TestGrantShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
