@@ -131,15 +131,16 @@ func (l *Limiter) checkWriteTimeout(d *decision) {
 		"fix", "set MaxWait below WriteTimeout by as much as handlers take")
 }
 
-// checkNesting warns once if a request passes through l twice, or if l charges a key under a rule
-// under which an outer Limiter has already charged it. It also warns once if l refuses a request that an outer Limiter has already charged under a rule whose quota all clients share. The
-// units charged there are not refunded, because the outer Limiter also bounds what runs between the
-// two Limiters, such as password checks.
+// checkNesting warns once if l charges a request under a rule under which it has charged it before,
+// or charges a key under a rule under which an outer Limiter has charged it. It also warns once if l
+// refuses a request that an outer Limiter has already charged under a rule whose quota all clients
+// share. The units charged there are not refunded, because the outer Limiter also bounds what runs
+// between the two Limiters, such as password checks.
 func (l *Limiter) checkNesting(d *decision) {
 	for o := d.outer; o != nil; o = o.outer {
 		for i := range o.claims {
 			switch r := o.claims[i].rule; {
-			case r.log == &l.log && !l.doubled.Swap(true):
+			case r.log == &l.log && !l.doubled.Load() && d.repeats(&o.claims[i]) && !l.doubled.Swap(true):
 				loggerOr(l.o.Logger).Warn("weir: request charged twice by one Limiter", "rule", r.Name,
 					"likely", "the Limiter is around itself, around the messages of its stream, or around a handler that sends requests by its Transport",
 					"fix", "remove one of the two, or give each a separate Limiter")
@@ -157,11 +158,12 @@ func (l *Limiter) checkNesting(d *decision) {
 	}
 }
 
-// repeats reports whether d charges the same key under a rule of the same name in the same store as
-// a claim of another Limiter.
+// repeats reports whether d is charged under the rule of another claim, or charges the same key under
+// a rule of the same name in the same store.
 func (d *decision) repeats(other *claim) bool {
 	for i := range d.claims {
-		if c := &d.claims[i]; c.rule.Name == other.rule.Name && c.key == other.key && safe.Equal(c.rule.store, other.rule.store) {
+		c := &d.claims[i]
+		if c.rule == other.rule || c.rule.Name == other.rule.Name && c.key == other.key && safe.Equal(c.rule.store, other.rule.store) {
 			return true
 		}
 	}

@@ -458,7 +458,11 @@ func TestDoubled(t *testing.T) {
 		},
 		"Transport in a Handler": func(l *weir.Limiter) http.Handler {
 			rt, _ := l.Transport(weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { return response(200), nil })})
-			return l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { rt.RoundTrip(r) }))
+			return l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				r = r.Clone(r.Context())
+				r.RemoteAddr = "192.0.2.2:4" // another key
+				rt.RoundTrip(r)
+			}))
 		},
 	} {
 		var log weirtest.Log
@@ -472,6 +476,27 @@ func TestDoubled(t *testing.T) {
 		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "request charged twice by one Limiter") || !strings.Contains(got, "rule=api") {
 			t.Errorf("%s: logged %q", name, got)
 		}
+	}
+}
+
+// TestBothDirections: a Limiter with one rule for incoming and one for outgoing requests charges no
+// request twice.
+func TestBothDirections(t *testing.T) {
+	var log weirtest.Log
+	rule := func(name string, outgoing bool) weir.Rule {
+		key := func(r *http.Request) (string, bool) { return "all", (r.URL.Host != "") == outgoing }
+		return weir.Rule{Name: name, Key: key, Limits: []weir.Limit{algorithms.GCRA(5, time.Hour)}}
+	}
+	l := must(t, memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{rule("in", false), rule("out", true)}})
+	rt := transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { return response(200), nil })})
+	do(l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		r, _ = http.NewRequestWithContext(r.Context(), "GET", "http://example.com/", nil)
+		if _, err := rt.RoundTrip(r); err != nil {
+			t.Error(err)
+		}
+	})), ask("/", "192.0.2.1:4"))
+	if log.String() != "" {
+		t.Errorf("got %s", log.String())
 	}
 }
 
