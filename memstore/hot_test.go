@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -268,6 +269,12 @@ func TestHotLine(t *testing.T) {
 // TestHotExact: several goroutines charge one key, and promote and recall its state all the time. They
 // lose no charge and no refund.
 func TestHotExact(t *testing.T) {
+	for range rounds.N(1, 50) {
+		hotExact(t)
+	}
+}
+
+func hotExact(t *testing.T) {
 	s := New(Options{MaxKeys: 64})
 	const size = 200_000
 	l := algorithms.GCRA(size, 40*24*time.Hour)
