@@ -74,15 +74,15 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // trusted prefixes. If such peers are not trusted, the first request on a Unix socket causes a
 // warning, once per process.
 //
-// Over HTTP/3, the address of a 0-RTT request can be forged, because the client has not yet proved that
-// it receives what is sent to this address. Set Allow0RTT of quic.Config to false, or answer such a
-// request, whose r.TLS.HandshakeComplete is false, with 425 (Too Early). The first such request
-// causes a warning, once per process.
+// Over HTTP/3, the address of a 0-RTT request can be forged, because the client has not yet proved
+// that it receives what is sent to this address. Set Allow0RTT of quic.Config to false, or answer
+// such a request, whose r.TLS.HandshakeComplete is false, with 425 (Too Early). The first such
+// request causes a warning, once per process.
 //
 // ByIP panics if a prefix other than the zero prefix is invalid, or is shorter than /7, such as
-// 0.0.0.0/0 or 2000::/3, because clients have addresses in it. Use [ByIPPrefix] for other network sizes, [ByForwarded] for the Forwarded field,
-// [ByAddr] for an address that your own function finds, and weirchi.ClientIP for an address that a
-// middleware of chi has found.
+// 0.0.0.0/0 or 2000::/3, because clients have addresses in it. Use [ByIPPrefix] for other network
+// sizes, [ByForwarded] for the Forwarded field, [ByAddr] for an address that your own function finds,
+// and weirchi.ClientIP for an address that a middleware of chi has found.
 func ByIP(trusted ...netip.Prefix) KeyFunc {
 	proxies := addr.NewProxies("weir: ByIP", addr.ForwardedFor, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }

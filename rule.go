@@ -483,8 +483,8 @@ func (r Rule) PolicyOf(key string) (Policy, error) {
 const maxPolicies = 1 << 14
 
 // countable prepares limits that Policy has returned. If a limit cannot be counted exactly,
-// countable logs the error and prepares a lower limit that can be counted. It also logs a warning if
-// each of the rule's first requests has a named limit that no earlier request had.
+// countable logs the error and prepares a lower limit that can be counted. It also logs a warning
+// if each of the rule's first requests has a named limit that no earlier request had.
 func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
 	before := rule.policyCount.Load()
 	p := rule.limited(limits, nil)

@@ -132,10 +132,10 @@ func (l *Limiter) checkWriteTimeout(d *decision) {
 }
 
 // checkNesting warns once if l charges a request under a rule under which it has charged it before,
-// or charges a key under a rule under which an outer Limiter has charged it. It also warns once if l
-// refuses a request that an outer Limiter has already charged under a rule whose quota all clients
-// share. The units charged there are not refunded, because the outer Limiter also bounds what runs
-// between the two Limiters, such as password checks.
+// or charges a key under a rule under which an outer Limiter has charged it. It also warns once if
+// l refuses a request that an outer Limiter has already charged under a rule whose quota all
+// clients share. The units charged there are not refunded, because the outer Limiter also bounds
+// what runs between the two Limiters, such as password checks.
 func (l *Limiter) checkNesting(d *decision) {
 	for o := d.outer; o != nil; o = o.outer {
 		for i := range o.claims {
@@ -158,8 +158,8 @@ func (l *Limiter) checkNesting(d *decision) {
 	}
 }
 
-// repeats reports whether d is charged under the rule of another claim, or charges the same key under
-// a rule of the same name in the same store.
+// repeats reports whether d is charged under the rule of another claim, or charges the same key
+// under a rule of the same name in the same store.
 func (d *decision) repeats(other *claim) bool {
 	for i := range d.claims {
 		c := &d.claims[i]
@@ -354,7 +354,7 @@ func (s *streak) countFault() int32 {
 	return s.n.Add(1)
 }
 
-// add is like next, but only reports whether the streak has just reached streakLength.
+// add is like countFault, but only reports whether the streak has just reached streakLength.
 func (s *streak) add() bool { return s.countFault() == streakLength }
 
 // warnOnce logs that a rule is probably misconfigured. The caller ensures that each such line is

@@ -51,9 +51,9 @@ type Options struct {
 //
 // When the store is full, a new state replaces one of a few candidates. Its first choice is a state
 // whose whole quota is available, its second a state that has always had units left, and its last a
-// state that has run out of units, or a ban. Among similar candidates, it replaces the one whose whole
-// quota will be available soonest. A state that caused a charge to be refused is kept until its whole
-// quota is available again.
+// state that has run out of units, or a ban. Among similar candidates, it replaces the one whose
+// whole quota will be available soonest. A state that caused a charge to be refused is kept until
+// its whole quota is available again.
 //
 // Stats counts the states that a full store has replaced. A full store also logs a warning to
 // [slog.Default], at most once a minute in a process.

@@ -166,7 +166,8 @@ func optionsOf(rdb redis.UniversalClient) *redis.Options {
 	return nil
 }
 
-// common returns the options of a client as redis.Options, with all fields of the same name and type.
+// common returns the options of a client as redis.Options, with all fields of the same name and
+// type.
 func common[T any](from *T) *redis.Options {
 	o := &redis.Options{}
 	to, v := reflect.ValueOf(o).Elem(), reflect.ValueOf(from).Elem()

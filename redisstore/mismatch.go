@@ -53,8 +53,8 @@ func (m *mismatch) explain(err error) error {
 	return &unusable{m.what, err}
 }
 
-// tooMany is how Redis refuses a connection beyond its maxclients, which it then closes. The client often
-// sees only that the connection is closed.
+// tooMany is how Redis refuses a connection beyond its maxclients, which it then closes. The client
+// often sees only that the connection is closed.
 const tooMany = "ERR max number of clients reached"
 
 // otherWay connects to a client's server without TLS if the client uses TLS, and with TLS if the

@@ -147,7 +147,8 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.RawPath = encodeInvalid(r.In.URL.RawPath)
 			r.SetURL(upstream)
-			// ReverseProxy drops what url.ParseQuery cannot read, such as a;b. Over HTTP/2, a query can have spaces.
+			// ReverseProxy drops what url.ParseQuery cannot read, such as a;b. Over HTTP/2, a query can have
+			// spaces.
 			r.Out.URL.RawQuery = strings.ReplaceAll(r.In.URL.RawQuery, " ", "%20")
 			r.Out.Host = r.In.Host
 			g.setForwarded(r)
@@ -196,9 +197,9 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	})
 }
 
-// encodeInvalid encodes the bytes of a path that may only occur in encoded form, such as a bar. If a
-// path has such a byte, net/url would decode the whole path and encode it again, so that %2F would
-// become a slash.
+// encodeInvalid encodes the bytes of a path that may only occur in encoded form, such as a bar. If
+// a path has such a byte, net/url would decode the whole path and encode it again, so that %2F
+// would become a slash.
 func encodeInvalid(path string) string {
 	var b strings.Builder
 	for i := range len(path) {

@@ -119,12 +119,12 @@ func usageError(err error, stderr io.Writer) int {
 	return exitUsage
 }
 
-// userInfo matches the user and the password of a URL in a text, and all before the last @ of the line,
-// because a password that can't be in a URL, with a quote or a space, may be the error.
+// userInfo matches the user and the password of a URL in a text, and all before the last @ of the
+// line, because a password that can't be in a URL, with a quote or a space, may be the error.
 var userInfo = regexp.MustCompile(`://.*@`)
 
-// withoutUsers hides the users and passwords of all URLs in a text. An error may quote a URL that was
-// given for the wrong flag, or without one, and what weir prints may be kept in a log.
+// withoutUsers hides the users and passwords of all URLs in a text. An error may quote a URL that
+// was given for the wrong flag, or without one, and what weir prints may be kept in a log.
 func withoutUsers(text string) string { return userInfo.ReplaceAllString(text, "://…@") }
 
 // A flagOutput is the output of a flag set, without the users and passwords of URLs.

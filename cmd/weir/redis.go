@@ -175,9 +175,9 @@ func (o *redisOptions) check(f *faults) {
 	o.tlsClient.check(f, o.secure(), "-redis-tls, or a URL that begins with rediss://")
 }
 
-// universal returns the options of the Redis client. If the file of the password cannot be read when the
-// client connects, the logger gets a line, because the client's own error, like that of an outage, may
-// have another cause, such as a connection that was reset before.
+// universal returns the options of the Redis client. If the file of the password cannot be read
+// when the client connects, the logger gets a line, because the client's own error, like that of an
+// outage, may have another cause, such as a connection that was reset before.
 func (o *redisOptions) universal(logger *slog.Logger) (*redis.UniversalOptions, error) {
 	u := redisstore.ClientOptions(o.timeout, o.split()...)
 	for _, field := range o.given {

@@ -93,8 +93,8 @@ func (v *reservation) add(units int64, t *quota.Transaction) {
 	v.Parts = append(v.Parts, p)
 }
 
-// clockSlack is how much the clocks of replicas and Redis may differ without a reservation being settled
-// twice.
+// clockSlack is how much the clocks of replicas and Redis may differ without a reservation being
+// settled twice.
 const clockSlack = time.Minute
 
 // mark returns the charge that is refused from the second settlement on. Its key has the hash tag of

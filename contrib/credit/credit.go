@@ -39,7 +39,8 @@ import (
 // With this Store, quota.Peek includes granted units in Remaining. Allowed is true if either the
 // limit or the granted units can pay for the whole charge. quota.AllowAtMost and quota.ModeAtMost
 // spend the limits' units first, and then granted units in a separate call. A refund of units that
-// one call has taken from both goes to the limits, so granted units may be lost, but none are gained.
+// one call has taken from both goes to the limits, so granted units may be lost, but none are
+// gained.
 //
 // In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is the
 // number of units left under the limit that refused the charge. If the rule's Settle function
@@ -73,8 +74,8 @@ type Store struct {
 //
 // If only the second store of a quota.Fallback has recorded the units, Grant returns an error that
 // wraps quota.ErrFellBack, because the units are lost when the first store works again. After that,
-// call Grant again. It also returns an error if store is the result of New, and its Options.Rules lack
-// the rule.
+// call Grant again. It also returns an error if store is the result of New, and its Options.Rules
+// lack the rule.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:

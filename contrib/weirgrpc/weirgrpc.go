@@ -116,7 +116,8 @@ func (*call) Close() error { return nil }
 
 func (c *call) body() (io.ReadCloser, error) { return c, nil }
 
-// request returns an HTTP request that represents a call. It copies the metadata, which may be shared.
+// request returns an HTTP request that represents a call. It copies the metadata, which may be
+// shared.
 func request(ctx context.Context, method string, md metadata.MD, message any) *http.Request {
 	c := &call{Context: ctx, message: message, url: url.URL{Path: method}}
 	r := &c.request

@@ -110,9 +110,9 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	w.Write(body) // an error means that the client is gone
 }
 
-// replaceBody adapts the header fields of a response to another body, or to no body. CDNs prefer fields
-// such as CDN-Cache-Control (RFC 9213) to Cache-Control. Content-Encoding stays, because middleware
-// may compress the body.
+// replaceBody adapts the header fields of a response to another body, or to no body. CDNs prefer
+// fields such as CDN-Cache-Control (RFC 9213) to Cache-Control. Content-Encoding stays, because
+// middleware may compress the body.
 func replaceBody(h http.Header) {
 	maps.DeleteFunc(h, func(name string, _ []string) bool {
 		switch name {

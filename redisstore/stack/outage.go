@@ -38,8 +38,9 @@ type outageLog struct {
 }
 
 // slowAgain is the minimum time between two lines about a slow Redis, or about values of other
-// programs. The former needs it if only one of several masters is too slow and this master receives few
-// requests. Each of these requests then begins an outage, which ends with requests to other masters.
+// programs. The former needs it if only one of several masters is too slow and this master receives
+// few requests. Each of these requests then begins an outage, which ends with requests to other
+// masters.
 const slowAgain = 10 * time.Minute
 
 // A reply describes an error reply that explains why Redis cannot make decisions.

@@ -139,8 +139,8 @@ func (p *processes) beat() {
 	}
 }
 
-// answered logs one line if Redis refuses the reports of this process although it evaluates requests,
-// because another program uses the keys or the user lost a permission.
+// answered logs one line if Redis refuses the reports of this process although it evaluates
+// requests, because another program uses the keys or the user lost a permission.
 func (p *processes) answered(err error) {
 	if err == nil || !errors.Is(err, quota.ErrUnusable) && replyOf(err).advice != foreign || p.outage() {
 		p.refused = 0 // other errors end by themselves
