@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -159,23 +158,13 @@ func optionsOf(rdb redis.UniversalClient) *redis.Options {
 	case *redis.Client:
 		return rdb.Options()
 	case *redis.ClusterClient:
-		return common(rdb.Options())
+		o := rdb.Options()
+		return &redis.Options{Username: o.Username, ContextTimeoutEnabled: o.ContextTimeoutEnabled, DialerRetries: o.DialerRetries,
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, PoolTimeout: o.PoolTimeout}
 	case *redis.Ring:
-		return common(rdb.Options())
+		o := rdb.Options()
+		return &redis.Options{Username: o.Username, ContextTimeoutEnabled: o.ContextTimeoutEnabled, DialerRetries: o.DialerRetries,
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, PoolTimeout: o.PoolTimeout}
 	}
 	return nil
-}
-
-// common returns the options of a client as redis.Options, with all fields of the same name and
-// type.
-func common[T any](from *T) *redis.Options {
-	o := &redis.Options{}
-	to, v := reflect.ValueOf(o).Elem(), reflect.ValueOf(from).Elem()
-	for i := range to.NumField() {
-		f := v.FieldByName(to.Type().Field(i).Name)
-		if to.Field(i).CanSet() && f.IsValid() && f.Type() == to.Field(i).Type() {
-			to.Field(i).Set(f)
-		}
-	}
-	return o
 }

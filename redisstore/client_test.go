@@ -2,7 +2,6 @@ package redisstore_test
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -60,40 +59,13 @@ func TestOneTimeout(t *testing.T) {
 	}
 }
 
-// TestOptionsOf: the store knows each option of a client for several servers that a client for one server
-// has, too.
-func TestOptionsOf(t *testing.T) {
-	cluster, ring := &redis.ClusterOptions{}, &redis.RingOptions{}
-	for _, o := range []any{cluster, ring} {
-		v := reflect.ValueOf(o).Elem()
-		for i := range v.NumField() {
-			switch f := v.Field(i); {
-			case !f.CanSet():
-			case f.Kind() == reflect.String:
-				f.SetString("x")
-			case f.Kind() == reflect.Bool:
-				f.SetBool(true)
-			case f.CanInt():
-				f.SetInt(1)
-			}
-		}
-	}
-	cluster.Protocol, ring.Protocol, cluster.MinIdleConns, ring.MinIdleConns = 2, 2, 0, 0
-	for _, rdb := range []redis.UniversalClient{client(t, redis.NewClusterClient(cluster)), client(t, redis.NewRing(ring))} {
-		got, n := reflect.ValueOf(redisstore.OptionsOf(rdb)).Elem(), 0
-		from := reflect.ValueOf(rdb).MethodByName("Options").Call(nil)[0].Elem()
-		for i := range from.NumField() {
-			name := from.Type().Field(i).Name
-			f := got.FieldByName(name)
-			if !f.IsValid() || !f.CanSet() || !f.Comparable() || f.Type() != from.Field(i).Type() {
-				continue
-			}
-			if n++; !f.Equal(from.Field(i)) {
-				t.Errorf("%T: got %s = %v, want %v", rdb, name, f, from.Field(i))
-			}
-		}
-		if n < 20 {
-			t.Errorf("%T: compared %d options, want more", rdb, n)
+// TestWarningsOfAll: a Store warns of the same settings of each type of client.
+func TestWarningsOfAll(t *testing.T) {
+	o := &redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, DialerRetries: 5, DialTimeout: 3 * time.Second}
+	ring := &redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}, DialerRetries: 5, DialTimeout: 3 * time.Second}
+	for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster()), redis.NewRing(ring)} {
+		if got := newStore(t, client(t, rdb)).Warnings(); len(got) != 3 {
+			t.Errorf("%T: got %q, want 3 warnings", rdb, got)
 		}
 	}
 }

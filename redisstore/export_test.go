@@ -6,9 +6,6 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// OptionsOf returns the options of a client that the store reads.
-var OptionsOf = optionsOf
-
 // Key returns the name of the value that keeps the state of a charge.
 func (s *Store) Key(c *quota.Charge) string { return s.key(c) }
 
