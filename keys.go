@@ -255,7 +255,7 @@ func ByJSON(field string, max int64) KeyFunc {
 		}
 		if failed.add() {
 			slog.Warn("weir: body unreadable in each of the first 200 requests", "function", "weir.ByJSON", "effect", "they share the key unreadable",
-				"likely", "the bodies are forms or another type than JSON, or are longer than max", "fix", "pass ByJSON a larger max, or write a KeyFunc that parses them")
+				"likely", "the bodies are forms or another type than JSON, are longer than max, or are not sent, as in forward auth", "fix", "pass ByJSON a larger max, or write a KeyFunc that parses them")
 		}
 		return unreadable, true
 	}
