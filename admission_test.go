@@ -1099,6 +1099,36 @@ func TestKeptCharges(t *testing.T) {
 	})
 }
 
+// TestKeptRefusal: a RefusedError does not change when the Limiter refuses later requests.
+func TestKeptRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{
+			{Name: "api", Key: weir.ByHeader("A"), NoKey: weir.NoKeyRefuse, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		refuse := func(key string) *weir.RefusedError {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Header.Set("A", key)
+			var refused *weir.RefusedError
+			for range 2 {
+				_, err := l.Admit(r)
+				errors.As(err, &refused)
+			}
+			return refused
+		}
+		first := refuse("x")
+		for range 100 { // each may get the memory of an earlier one
+			refuse("")
+		}
+		h := http.Header{}
+		if first.Admission.WriteHeaders(h); h.Get("Retry-After") != "3600" || first.Admission.Refusal.Reason != weir.ReasonLimit {
+			t.Errorf("got Retry-After %q and the reason %v, want 3600 and limit", h.Get("Retry-After"), first.Admission.Refusal.Reason)
+		}
+	})
+}
+
 // copied returns the event with a copy of its Transaction, which is reused after Observe returns.
 func copied(e weir.Event) weir.Event {
 	t := e.Transaction
