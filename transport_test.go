@@ -1924,3 +1924,30 @@ func TestBodyNotClosed(t *testing.T) {
 		t.Errorf("%d lines, want 1: %s", n, log.String())
 	}
 }
+
+// TestBodyClosed: no response whose body was closed is logged when it is collected.
+func TestBodyClosed(t *testing.T) {
+	var log weirtest.Log
+	l := must(t, memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{
+		{Name: "busy", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Hour)}}}})
+	rt := transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { return response(200), nil })})
+	collected := make(chan struct{}, 100)
+	for range 100 {
+		res, err := rt.RoundTrip(ask("/", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		runtime.AddCleanup(res, func(c chan struct{}) { c <- struct{}{} }, collected)
+	}
+	for i := 0; len(collected) < 90; i++ { // the last ones may still be on the stack
+		if i == 10_000 {
+			t.Fatalf("%d of 100 responses were collected", len(collected))
+		}
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+	if log.String() != "" {
+		t.Errorf("got %s", log.String())
+	}
+}
