@@ -21,6 +21,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -2010,6 +2011,12 @@ func TestByHeaderOfClients(t *testing.T) {
 		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 		if weir.ByHeader(name); !strings.Contains(log.String(), want) || (want == "") != (log.Len() == 0) {
 			t.Errorf("ByHeader(%q): logged %q, want %q", name, &log, want)
+		}
+		log.Reset()
+		sparse.Reloads.Add(1)
+		weir.ByHeader(name)
+		if sparse.Reloads.Add(-1); log.Len() > 0 {
+			t.Errorf("ByHeader(%q) during a reload: logged %q", name, &log)
 		}
 	}
 }
