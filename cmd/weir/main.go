@@ -88,7 +88,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		logger := o.newLogger(queue)
 		setDefaults(logger)
 		if err := serve(ctx, &o, logger, nil); err != nil {
-			fmt.Fprintln(queue, "weir:", withoutUsers(err.Error()))
+			printError(queue, err)
 			return exitFailure
 		}
 		logger.Info("weir: ended")
@@ -115,9 +115,11 @@ func usageError(err error, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
 	}
-	fmt.Fprintln(stderr, "weir:", withoutUsers(err.Error()))
+	printError(stderr, err)
 	return exitUsage
 }
+
+func printError(w io.Writer, err error) { fmt.Fprintln(w, "weir:", withoutUsers(err.Error())) }
 
 // userInfo matches the user and the password of a URL in a text, and all before the last @ of the
 // line, because a password that can't be in a URL, with a quote or a space, may be the error.
@@ -127,25 +129,16 @@ var userInfo = regexp.MustCompile(`://.*@`)
 // was given for the wrong flag, or without one, and what weir prints may be kept in a log.
 func withoutUsers(text string) string { return userInfo.ReplaceAllString(text, "://…@") }
 
-// A flagOutput is the output of a flag set, without the users and passwords of URLs.
-type flagOutput struct{ io.Writer }
-
-func (w flagOutput) Write(p []byte) (int, error) {
-	_, err := io.WriteString(w.Writer, withoutUsers(string(p)))
-	return len(p), err
-}
-
 // check prints the errors in limits files, each with its file and line, and checks whether
 // a Redis server is usable. It returns the exit status.
 func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir check", flag.ContinueOnError)
-	fs.SetOutput(flagOutput{stderr})
 	asEnvoy := fs.Bool("envoy", false, "check files, or directories of files, of Envoy's rate limit service")
 	merge := fs.Bool("envoy-merge-domains", false,
 		"with -envoy: allow several files of a directory to have descriptors of the same domain")
 	var o options
 	o.redis.flags(fs)
-	files, err := parseAll(fs, args)
+	files, err := parseAll(fs, args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
 	} else if err != nil {

@@ -611,6 +611,16 @@ func TestCheckRedis(t *testing.T) {
 	}
 }
 
+// TestHelpOfURLs: the help of each command shows the form of a URL whole.
+func TestHelpOfURLs(t *testing.T) {
+	for _, name := range []string{"serve", "check"} {
+		var out bytes.Buffer
+		if got := run(t.Context(), []string{name, "-help"}, nil, &out, &out); got != exitOK || !strings.Contains(out.String(), "rediss://user:password@host:port") {
+			t.Errorf("weir %s -help: got the status %d and %s", name, got, &out)
+		}
+	}
+}
+
 // TestURLsWithPasswords: an error about a URL that can't be used, or was given for the wrong flag, does not
 // show the password, nor does the log.
 func TestURLsWithPasswords(t *testing.T) {

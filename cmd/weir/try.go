@@ -18,14 +18,13 @@ import (
 // refused, and returns the exit status. The status is a failure if nothing could be replayed.
 func try(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir try", flag.ContinueOnError)
-	fs.SetOutput(flagOutput{stderr})
 	path := fs.String("access-log", "",
 		"`file` of the log, in the Common or Combined Log Format, Envoy's or HAProxy's default HTTP format, or the JSON of Caddy, Traefik or nginx, plain or compressed by gzip; - is the standard input")
 	maxKeys := fs.Int("max-keys", 1_000_000,
 		"largest `number` of counts that are kept at a time, one for each limit of each key")
 	suggest := fs.Bool("suggest", false,
 		"also print how many units keys requested, and suggest limits for each rule, in YAML")
-	files, err := parseAll(fs, args)
+	files, err := parseAll(fs, args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
 	} else if err != nil {
@@ -44,20 +43,28 @@ func try(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	o := accesslog.Options{MaxKeys: *maxKeys, Suggest: *suggest}
 	if err := replay(ctx, *path, files[0], o, stdin, stdout); err != nil {
-		fmt.Fprintln(stderr, "weir:", withoutUsers(err.Error()))
+		printError(stderr, err)
 		return exitFailure
 	}
 	return exitOK
 }
 
 // parseAll parses a command line whose flags may also follow arguments, and returns the arguments.
-func parseAll(fs *flag.FlagSet, args []string) (rest []string, err error) {
-	for {
-		if err := parseFlags(fs, args); err != nil || fs.NArg() == 0 {
-			return rest, err
-		}
+// After an error, which may be a request for help, it prints the error and the flags.
+func parseAll(fs *flag.FlagSet, args []string, stderr io.Writer) (rest []string, err error) {
+	fs.SetOutput(io.Discard) // what package flag prints may have a password
+	for err = parseFlags(fs, args); err == nil && fs.NArg() > 0; err = parseFlags(fs, args) {
 		rest, args = append(rest, fs.Arg(0)), fs.Args()[1:]
 	}
+	if err == nil {
+		return rest, nil
+	}
+	if !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(stderr, withoutUsers(err.Error()))
+	}
+	fs.SetOutput(stderr)
+	fs.Usage()
+	return nil, err
 }
 
 // replay prints which requests in a log the limits of a file would have refused and, with
