@@ -48,7 +48,7 @@ type Banned struct {
 	Until time.Time // when the ban expires, according to the last refusal
 }
 
-func newBans(n int) bans { return bans{n: n, known: map[ruleKey]*ban{}} }
+func (b *bans) init(n int) { b.n, b.known = n, map[ruleKey]*ban{} }
 
 // If a ban refused the request, observe records the ban. Bans of rules in shadow mode are ignored.
 func (b *bans) observe(e *weir.Event) {
@@ -64,8 +64,7 @@ func (b *bans) observe(e *weir.Event) {
 		return
 	}
 	if b.known == nil {
-		z := newBans(defaultKeys)
-		b.n, b.known = z.n, z.known
+		b.init(defaultKeys)
 	}
 	if len(b.known) == b.n {
 		b.forget()

@@ -49,7 +49,11 @@ func NewRecorder(keys, requests int) *Recorder {
 	if keys < 1 || requests < 1 {
 		panic(fmt.Sprintf("watch: NewRecorder: keys is %d, and requests is %d; want at least 1 each", keys, requests))
 	}
-	return &Recorder{top: newTop(keys), bans: newBans(keys), traffic: newTraffic(requests)}
+	r := &Recorder{}
+	r.top.init(keys)
+	r.bans.init(keys)
+	r.traffic.init(requests)
+	return r
 }
 
 // Observe records the event e. Set weir.Options.Observe to this method, for all limiters whose

@@ -81,11 +81,11 @@ type Refused struct {
 // AtLeast returns Count − Error, the minimum number of refusals.
 func (r *Refused) AtLeast() int64 { return r.Count - r.Error }
 
-// newTop returns a top that remembers n keys and n refusals. Counting a refusal takes O(log n) time,
-// except once a minute, when it takes O(n) time.
-func newTop(n int) top {
-	return top{n: n, began: time.Now(), known: make(map[topKey]*countedKey, n),
-		recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
+// init makes t remember n keys and n refusals. Counting a refusal takes O(log n) time, except once a
+// minute, when it takes O(n) time.
+func (t *top) init(n int) {
+	t.n, t.began, t.known = n, time.Now(), make(map[topKey]*countedKey, n)
+	t.recent = recent{size: int64(n), budget: max(1, int64(n)/5)}
 }
 
 // observe counts a refused request once for each rule that refused it. Requests that a rule in
@@ -184,8 +184,7 @@ func (t *top) refused(c *countedKey, n int64) Refused {
 // now returns the current time, and drops what has expired.
 func (t *top) now() time.Time {
 	if t.known == nil {
-		z := newTop(defaultKeys)
-		t.n, t.began, t.known, t.recent = z.n, z.began, z.known, z.recent
+		t.init(defaultKeys)
 	}
 	now := time.Now()
 	t.expire(int64(now.Sub(t.began) / time.Minute))

@@ -46,8 +46,9 @@ const (
 	maxRules = 1000 // requests under further rules are not recorded
 )
 
-func newTraffic(n int) traffic {
-	return traffic{clock: clock{time.Now(), HistoryEvery}, ring: make([]recordedRequest, n), keys: make([]byte, max(256, n*keyBytes))}
+// init makes t remember n requests.
+func (t *traffic) init(n int) {
+	t.clock, t.ring, t.keys = clock{time.Now(), HistoryEvery}, make([]recordedRequest, n), make([]byte, max(256, n*keyBytes))
 }
 
 // observe records a request under each rule that charges it at least 1 unit, even if a limit
@@ -80,8 +81,7 @@ func (t *traffic) observe(e *weir.Event) {
 // read returns the current slot of History, and how long it has lasted. The caller holds t.mu.
 func (t *traffic) read() (slot int64, since time.Duration) {
 	if t.ring == nil {
-		z := newTraffic(defaultRequests)
-		t.clock, t.ring, t.keys = z.clock, z.ring, z.keys
+		t.init(defaultRequests)
 	}
 	return t.clock.read()
 }
