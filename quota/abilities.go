@@ -34,6 +34,7 @@ type (
 	tracker interface {
 		Track(changed func(key string, all bool), current func(at time.Time)) (takeEach func(ts []*Transaction) []error)
 	}
+	payer   interface{ Unpaid() Store }
 	instant interface{ Instant() Store }
 	server  interface{ Server(t *Transaction) string }
 )

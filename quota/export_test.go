@@ -48,6 +48,7 @@ type (
 	Queuer     = queuer
 	Reserver   = reserver
 	Canceler   = canceler
+	Payer      = payer
 	Forcer     = forcer
 	Metered    = metered
 	Concurrent = concurrent

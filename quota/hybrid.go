@@ -54,7 +54,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	case cacher:
 		warnOrder(o.Logger, "Hybrid is around a store with Hybrid, such as that of package stack, so it saves no calls, "+
 			"and refuses for up to 10 s after an outage what the fallback has refused")
-	case interface{ Unpaid() Store }:
+	case payer:
 		warnOrder(o.Logger, "Hybrid is around a credit.Store, which must be outermost, so granted units do not pay for refusals that Hybrid knows")
 	}
 	n := cmp.Or(o.MaxKeys, 1<<16)

@@ -24,6 +24,7 @@ func TestOptional(t *testing.T) {
 		{reflect.TypeFor[quota.Batcher](), reflect.TypeFor[optional.Batcher]()},
 		{reflect.TypeFor[quota.Server](), reflect.TypeFor[optional.Server]()},
 		{reflect.TypeFor[quota.Tracker](), reflect.TypeFor[optional.Tracker]()},
+		{reflect.TypeFor[quota.Payer](), reflect.TypeFor[optional.Payer]()},
 		{reflect.TypeFor[quota.Instant](), reflect.TypeFor[optional.Instant]()},
 	} {
 		if !tt.copied.Implements(tt.described) || !tt.described.Implements(tt.copied) {
