@@ -84,9 +84,12 @@ func replyOf(err error) reply {
 // outage.
 func refusesWrites(err error) bool { return replyOf(err).writes }
 
+// isForeign reports whether err is about a value that another program has probably written.
+func isForeign(err error) bool { return replyOf(err).advice == foreign }
+
 // begin records that Redis has failed.
 func (o *outageLog) begin(err error) {
-	if replyOf(err).advice == foreign && !errors.Is(err, quota.ErrUnusable) {
+	if isForeign(err) && !errors.Is(err, quota.ErrUnusable) {
 		if _, ok := o.foreign.Pass(); ok {
 			o.logger.Warn("stack: value in Redis of another program", "err", err, "effect", "its key is counted in memory; calls without a fallback fail", "fix", foreign)
 		}

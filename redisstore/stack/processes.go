@@ -127,7 +127,7 @@ func (p *processes) beat() {
 	if err == nil {
 		p.losses.check(h, p.logger)
 		n = h.Processes - p.foreigners(h.Groups)
-	} else if replyOf(err).advice == foreign { // to delete what another program wrote is no loss of counts
+	} else if isForeign(err) { // to delete what another program wrote is no loss of counts
 		p.losses.last = nil
 	}
 	if p.given == 0 {
@@ -142,7 +142,7 @@ func (p *processes) beat() {
 // answered logs one line if Redis refuses the reports of this process although it evaluates
 // requests, because another program uses the keys or the user lost a permission.
 func (p *processes) answered(err error) {
-	if err == nil || !errors.Is(err, quota.ErrUnusable) && replyOf(err).advice != foreign || p.outage() {
+	if err == nil || !errors.Is(err, quota.ErrUnusable) && !isForeign(err) || p.outage() {
 		p.refused = 0 // other errors end by themselves
 	} else if p.refused++; p.refused == 3 {
 		p.logger.Warn("stack: processes not counted in Redis", "err", err,
