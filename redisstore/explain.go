@@ -67,8 +67,10 @@ var misconfigurations = [...]struct{ text, what string }{
 	{"db index", "the server has no database of this number"},
 	{"select is not allowed", "a cluster has only the database 0"},
 	{"all sentinels specified in configuration are unreachable: redis: nil", "the Sentinels have no master of this name"},
-	{"denied redis is running in protected mode", "Redis is in protected mode"},
+	{"denied redis is running in protected mode", protectedMode},
 }
+
+const protectedMode = "Redis is in protected mode"
 
 // explain adds an explanation to an error. It adds "Redis answers" to error replies. If waiting
 // does not help, the result wraps quota.ErrUnusable and names what is wrong.

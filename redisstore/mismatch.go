@@ -121,7 +121,7 @@ func closesAtHello(ctx context.Context, addr string) string {
 	case strings.HasPrefix(line, "-"+tooMany):
 		return tooMany
 	case strings.HasPrefix(line, "-DENIED "): // and closes the connection, too
-		return "Redis is in protected mode"
+		return protectedMode
 	case err != nil:
 		return ""
 	}
