@@ -81,10 +81,11 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 		return
 	}
 	h := w.Header()
-	if !fresh {
+	if fresh {
+		h["Cache-Control"] = noStore
+	} else {
 		replaceBody(h)
 	}
-	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
 	if rpc := ProtocolOf(r); rpc != HTTP {
 		after := h.Get("Retry-After")
