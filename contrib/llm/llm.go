@@ -205,7 +205,7 @@ func includeUsage(r *http.Request) {
 		begin = place(options)
 		end, insert = begin+len(options), `{"include_usage":true}`
 		if options[0] == '{' { // keep the other options
-			switch name, value, n := find(options, "include_usage"); {
+			switch name, value, n := jsonbody.Find(options, "include_usage"); {
 			case n == 1 && string(name) == `"include_usage"` && string(value) == "true":
 				return
 			case n == 1: // also replace a name that only some servers accept
@@ -222,17 +222,6 @@ func includeUsage(r *http.Request) {
 	}{bytes.NewReader(text), r.Body}
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }
 	r.ContentLength, r.TransferEncoding = int64(len(text)), nil
-}
-
-// find returns the last member of an object that a server may match with a name, and how many
-// there are.
-func find(object []byte, want string) (name, value []byte, n int) {
-	for k, v := range jsonbody.Members(object) {
-		if jsonbody.Matches(k, want) {
-			name, value, n = k, v, n+1
-		}
-	}
-	return name, value, n
 }
 
 // readerOf returns a reader for a response with the given header, or nil if such a response cannot

@@ -126,15 +126,22 @@ func (b *rereader) Close() error {
 // Names are compared as Matches compares them. If there are several such members, ok is false. A
 // decoder that reads the body token by token takes three times as long.
 func Member(object []byte, name string) (value []byte, ok bool) {
-	for n, v := range Members(object) {
-		if Matches(n, name) {
-			if value != nil {
-				return nil, false
-			}
-			value = v
-		}
+	_, value, n := Find(object, name)
+	if n > 1 {
+		return nil, false
 	}
 	return value, true
+}
+
+// Find returns the last member of a valid object whose name Matches the given name, and how many
+// such members there are.
+func Find(object []byte, name string) (found, value []byte, n int) {
+	for f, v := range Members(object) {
+		if Matches(f, name) {
+			found, value, n = f, v, n+1
+		}
+	}
+	return found, value, n
 }
 
 // Members returns the names, as JSON strings, and the values of a valid object.
