@@ -488,11 +488,8 @@ const maxPolicies = 1 << 14
 func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
 	before := rule.policyCount.Load()
 	p := rule.limited(limits, nil)
-	if len(limits) == 0 || limits[0].Name == "" || rule.policyCount.Load() == before || rule.firstName.Load() == limits[0].Name {
-		rule.named.end() // a quota for each key, under one name, is fine
-	} else if rule.firstName.CompareAndSwap(nil, strings.Clone(limits[0].Name)); rule.named.add() {
-		rule.warnOnce("another limit in each of the first 200 requests", "none of them was limited, if the names of the limits differ",
-			"Policy puts data of the request into the Name of a limit")
+	if rule.named.isOpen() {
+		rule.checkName(limits, rule.policyCount.Load() != before)
 	}
 	if p.err == nil {
 		return p

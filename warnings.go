@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -356,6 +357,17 @@ func (s *streak) countFault() int32 {
 
 // add is like countFault, but only reports whether the streak has just reached streakLength.
 func (s *streak) add() bool { return s.countFault() == streakLength }
+
+// checkName looks at the name of the first limit that Policy has returned for a request. If isNew is
+// true, no earlier request had the same limits.
+func (rule *rule) checkName(limits []Limit, isNew bool) {
+	if !isNew || len(limits) == 0 || limits[0].Name == "" || rule.firstName.Load() == limits[0].Name {
+		rule.named.end() // a quota for each key, under one name, is fine
+	} else if rule.firstName.CompareAndSwap(nil, strings.Clone(limits[0].Name)); rule.named.add() {
+		rule.warnOnce("another limit in each of the first 200 requests", "none of them was limited, if the names of the limits differ",
+			"Policy puts data of the request into the Name of a limit")
+	}
+}
 
 // warnOnce logs that a rule is probably misconfigured. The caller ensures that each such line is
 // logged only once for each rule of a Limiter.
