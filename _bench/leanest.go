@@ -1,7 +1,7 @@
 package main
 
 import (
-	bytes "encoding/binary"
+	encoding "encoding/binary"
 	"fmt"
 	"math"
 	"strings"
@@ -77,7 +77,7 @@ func leanest(rdb *redis.Client, units int64) func() check {
 	var numbers []byte
 	for _, period := range []time.Duration{time.Minute, time.Hour, time.Second} {
 		for _, n := range []int64{units, period.Microseconds()} {
-			numbers = bytes.LittleEndian.AppendUint64(numbers, math.Float64bits(float64(n)))
+			numbers = encoding.LittleEndian.AppendUint64(numbers, math.Float64bits(float64(n)))
 		}
 	}
 	args = append(args, numbers)
