@@ -282,12 +282,28 @@ func TestNilAdmission(t *testing.T) {
 	}
 }
 
+// busy returns a Limiter that admits one request at a time.
+func busy(t *testing.T, log io.Writer) *weir.Limiter {
+	return must(t, memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(log, nil)), Rules: []weir.Rule{
+		{Name: "busy", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Hour)}}}})
+}
+
+// collect collects garbage until admitted reports that the unit in flight has become free.
+func collect(t *testing.T, admitted func() bool) {
+	t.Helper()
+	for i := 0; !admitted(); i++ {
+		if i == 10_000 {
+			t.Fatal("the unit in flight does not become free")
+		}
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // TestDropped: an Admission that nobody ends is logged, and its unit in flight becomes free.
 func TestDropped(t *testing.T) {
 	var log weirtest.Log
-	store := memstore.New(memstore.Options{})
-	l := must(t, store, weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{
-		{Name: "busy", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Hour)}}}})
+	l := busy(t, &log)
 	a, err := l.Admit(ask("/", ""))
 	if err != nil {
 		t.Fatal(err)
@@ -297,17 +313,11 @@ func TestDropped(t *testing.T) {
 	}
 	runtime.KeepAlive(a)
 	a = nil
-	for i := 0; ; i++ {
-		if i == 10_000 {
-			t.Fatal("the unit in flight does not become free")
-		}
-		runtime.GC()
-		if b, err := l.Admit(ask("/", "")); err == nil {
-			b.Done(weir.Outcome{})
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+	collect(t, func() bool {
+		b, err := l.Admit(ask("/", ""))
+		b.Done(weir.Outcome{})
+		return err == nil
+	})
 	if !strings.Contains(log.String(), "dropped without Done") || !strings.Contains(log.String(), "rule=busy") {
 		t.Errorf("got the log %q", log.String())
 	}

@@ -1894,8 +1894,7 @@ func TestTransportHeadroom(t *testing.T) {
 // once, and their units in flight are released.
 func TestBodyNotClosed(t *testing.T) {
 	var log weirtest.Log
-	l := must(t, memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{
-		{Name: "busy", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Hour)}}}})
+	l := busy(t, &log)
 	rt := transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { return response(200), nil })})
 	send := func(leave bool) error {
 		res, err := rt.RoundTrip(ask("/", ""))
@@ -1909,13 +1908,7 @@ func TestBodyNotClosed(t *testing.T) {
 		return nil
 	}
 	for _, leave := range []bool{true, true, false} {
-		for i := 0; send(leave) != nil; i++ {
-			if i == 10_000 {
-				t.Fatal("the unit in flight does not become free")
-			}
-			runtime.GC()
-			time.Sleep(time.Millisecond)
-		}
+		collect(t, func() bool { return send(leave) == nil })
 	}
 	for range 3 {
 		runtime.GC()
@@ -1928,8 +1921,7 @@ func TestBodyNotClosed(t *testing.T) {
 // TestBodyClosed: no response whose body was closed is logged when it is collected.
 func TestBodyClosed(t *testing.T) {
 	var log weirtest.Log
-	l := must(t, memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{
-		{Name: "busy", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Hour)}}}})
+	l := busy(t, &log)
 	rt := transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { return response(200), nil })})
 	collected := make(chan struct{}, 100)
 	for range 100 {
