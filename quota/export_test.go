@@ -43,20 +43,21 @@ func ResetHeldLog() { heldLog.Reset() }
 
 // The interfaces that package optional describes: see TestOptional.
 type (
-	Validator  = validator
-	Stepper    = stepper
-	Queuer     = queuer
-	Reserver   = reserver
-	Canceler   = canceler
-	Payer      = payer
-	Forcer     = forcer
-	Metered    = metered
-	Concurrent = concurrent
-	Comparer   = comparer
-	Batcher    = batcher
-	Tracker    = tracker
-	Instant    = instant
-	Server     = server
+	Validator   = validator
+	Stepper     = stepper
+	Queuer      = queuer
+	Reserver    = reserver
+	Canceler    = canceler
+	Payer       = payer
+	Indivisible = indivisible
+	Forcer      = forcer
+	Metered     = metered
+	Concurrent  = concurrent
+	Comparer    = comparer
+	Batcher     = batcher
+	Tracker     = tracker
+	Instant     = instant
+	Server      = server
 )
 
 // Circuits returns how many servers b knows.

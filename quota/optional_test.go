@@ -20,6 +20,7 @@ func TestOptional(t *testing.T) {
 		{reflect.TypeFor[quota.Forcer](), reflect.TypeFor[optional.Forcer]()},
 		{reflect.TypeFor[quota.Metered](), reflect.TypeFor[optional.Metered]()},
 		{reflect.TypeFor[quota.Concurrent](), reflect.TypeFor[optional.Concurrent]()},
+		{reflect.TypeFor[quota.Indivisible](), reflect.TypeFor[optional.Indivisible]()},
 		{reflect.TypeFor[quota.Comparer](), reflect.TypeFor[optional.Comparer]()},
 		{reflect.TypeFor[quota.Batcher](), reflect.TypeFor[optional.Batcher]()},
 		{reflect.TypeFor[quota.Server](), reflect.TypeFor[optional.Server]()},
