@@ -17,6 +17,7 @@ type reader struct {
 	begin  []byte // the first bytes of the event's data
 	after  byte   // the last byte read
 	n      int64  // number of complete events
+	begun  bool   // a stream of Messages, which states usage from its first event on, lacks its last event
 }
 
 const (
@@ -73,8 +74,10 @@ func (r *reader) endLine() (complete bool) {
 		return false
 	}
 	switch r.found.kind {
+	case "message_start":
+		r.begun = true
 	case "message_stop", "response.completed", "response.incomplete", "response.failed":
-		complete = true
+		r.begun, complete = false, true
 	}
 	if len(r.begin) > 0 {
 		r.n++
@@ -84,6 +87,10 @@ func (r *reader) endLine() (complete bool) {
 	r.scanner = scanner{found: r.found, text: r.text}
 	return complete
 }
+
+// lacksEnd reports whether a response that ends here was cut short, also if the connection ended
+// without an error.
+func (r *reader) lacksEnd() bool { return r.begun || !r.stream && !r.closed }
 
 // A body is a response body at whose end the usage is reported once. Close may be called during a
 // Read.
@@ -124,8 +131,9 @@ func (b *body) end(complete bool) {
 	if complete && !ok {
 		b.missing()
 	}
-	if !complete || !ok {
+	whole := complete && ok && !b.reader.lacksEnd()
+	if !whole {
 		u.Output = max(u.Output, b.reader.n)
 	}
-	b.report(u, complete && ok)
+	b.report(u, whole)
 }

@@ -143,6 +143,29 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// TestCutShort: the usage of a response that ends early is incomplete, also if it ends without an
+// error, as over a connection whose end is the end of the body, or after an error event.
+func TestCutShort(t *testing.T) {
+	const start = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":50,\"output_tokens\":1}}}\n\n"
+	events := strings.Repeat("data: {\"type\":\"content_block_delta\"}\n\n", 10)
+	for _, tt := range []struct {
+		fields, text string
+		want         llm.Usage
+	}{
+		{sseType, start + events, llm.Usage{Input: 50, Output: 11}},
+		{sseType, start + events + "data: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n", llm.Usage{Input: 50, Output: 12}},
+		{jsonType, `{"usage":{"prompt_tokens":9,"completion_tokens":1`, llm.Usage{Input: 9}},
+	} {
+		if got, log := answer(t, 200, tt.fields, strings.NewReader(tt.text), -1); len(got) != 1 || got[0] != (usage{tt.want, true}) || log != "" {
+			t.Errorf("%q: reported %+v, want %+v once, as incomplete; logged %q", tt.text, got, tt.want, log)
+		}
+	}
+	const noDone = `data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":12}}` + "\n\n" // some servers end without [DONE]
+	if got, _ := answer(t, 200, sseType, strings.NewReader(noDone), -1); len(got) != 1 || got[0] != (usage{llm.Usage{Input: 9, Output: 12}, false}) {
+		t.Errorf("without [DONE]: reported %+v", got)
+	}
+}
+
 // TestNoUsage: what says nothing credible is not reported, and said once.
 func TestNoUsage(t *testing.T) {
 	for _, tt := range []struct{ name, fields, text string }{
