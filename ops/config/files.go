@@ -49,7 +49,11 @@ func (f *File) read() (*content, error) {
 	d := &decoder{source: source{path: f.path}, o: &f.o}
 	r := &content{decoder: d, fsys: f.o.FS, sum: sha256.New(), paths: []string{f.path},
 		below: strings.TrimSuffix(f.path, filepath.Base(f.path))}
-	data, err := r.readFile(f.path)
+	read := r.readFile // Open may read a pipe, such as <(command) of a shell
+	if f.current.Load() != nil {
+		read = r.readRegular
+	}
+	data, err := read(f.path)
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
@@ -76,6 +80,15 @@ func (r *content) readFile(name string) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(file, int64(MaxSize+1-r.size)))
 	r.size += len(data)
 	return data, err
+}
+
+// readRegular is like readFile, but fails if the file is not regular, because opening a named pipe
+// would block.
+func (r *content) readRegular(name string) ([]byte, error) {
+	if info, err := fs.Stat(r.fsys, name); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a file", name)
+	}
+	return r.readFile(name)
 }
 
 // include reads the include field: a pattern, or a list of them.
@@ -155,14 +168,7 @@ func (r *content) includeFile(n ast.Node, name string) {
 		r.errorf(n, "include: more than %d files", maxIncluded)
 		return
 	}
-	info, err := fs.Stat(r.fsys, name) // opening a named pipe would block
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a file", name)
-	}
-	var data []byte
-	if err == nil {
-		data, err = r.readFile(name)
-	}
+	data, err := r.readRegular(name)
 	switch {
 	case err != nil:
 		r.errorf(n, "include: %v", err)
@@ -222,12 +228,7 @@ func (f *File) look(paths []string) string {
 			fmt.Fprintf(sum, "%q%v", names, err)
 			continue
 		}
-		info, err := fs.Stat(fsys, p)
-		var data []byte
-		if err == nil && info.Mode().IsRegular() { // reading a named pipe would block
-			r := content{fsys: fsys}
-			data, err = r.readFile(p)
-		}
+		data, err := (&content{fsys: fsys}).readRegular(p)
 		sum.Write(data)
 		fmt.Fprint(sum, err)
 	}

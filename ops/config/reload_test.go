@@ -144,6 +144,10 @@ func TestReloadOfBadFile(t *testing.T) {
 	if _, err := p.Reload(); err == nil {
 		t.Error("Reload of a missing file: got no error")
 	}
+	p.MapFS["r.yaml"] = &fstest.MapFile{Mode: fs.ModeNamedPipe, Data: []byte(limitOf(9))} // opening a real one would block
+	if _, err := p.Reload(); err == nil || err.Error() != "config: r.yaml is not a file" {
+		t.Errorf("Reload of a named pipe: got error %v", err)
+	}
 	if a, b := get(h), get(h); a != 200 || b != 429 {
 		t.Errorf("after bad files the second request got %d and the third %d", a, b)
 	}
