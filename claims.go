@@ -486,11 +486,18 @@ func (l *Limiter) observe(d *decision) {
 }
 
 // report logs the error of a decision, and calls Observe. If all of a request's rules are in
-// shadow, Observe receives only the decision under these rules.
+// shadow, Observe receives only the decision under these rules. If a pause refuses the request, it
+// may wait for the end of the pause, so transport.admit calls notify.
 func (l *Limiter) report(d *decision) {
-	if d.err == nil && d.why.Reason == 0 && len(d.tx.Charges) == 0 && d.shadow != nil {
-		return
+	switch {
+	case d.err == nil && d.why.Reason == 0 && len(d.tx.Charges) == 0 && d.shadow != nil:
+	case d.why.Reason == ReasonPause:
+	default:
+		l.notify(d)
 	}
+}
+
+func (l *Limiter) notify(d *decision) {
 	if d.err != nil {
 		log, attrs := &l.log, []any{"passed", d.passed}
 		switch {

@@ -266,10 +266,15 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 		case d.refused():
 			// A limit that is a queue counts a pause as if it were requests ahead, so the queue may
 			// be full.
-			if d.why.Reason != ReasonPause || d.why.RetryAfter > time.Until(giveUp) || !l.waitOut(d, d.why.RetryAfter) {
-				l.check(d, nil)
-				return nil, l.refusedError(d)
+			paused := d.why.Reason == ReasonPause
+			if paused && d.why.RetryAfter <= time.Until(giveUp) && l.waitOut(d, d.why.RetryAfter) {
+				continue
 			}
+			if paused {
+				l.notify(d)
+			}
+			l.check(d, nil)
+			return nil, l.refusedError(d)
 		case d.tx.Wait > d.slept && t.paused(d), !t.spend(d):
 			l.refund(d) // in the next iteration, the request gets a later slot or is refused
 		default:

@@ -1423,17 +1423,26 @@ func TestTransportRemaining(t *testing.T) {
 					return nil
 				}}
 				var log weirtest.Log
+				refusals := 0 // a request that waits for the reset is not refused
+				observe := func(e weir.Event) {
+					if e.Refusal.Reason != 0 {
+						refusals++
+					}
+				}
 				rule := weir.Rule{Name: "api", Key: weir.Global(), Unit: tt.unit, Limits: []weir.Limit{algorithms.FixedWindow(100, 1000*time.Hour)},
 					Cost: func(r *http.Request) int64 { n, _ := strconv.ParseInt(r.URL.Query().Get("cost"), 10, 64); return n }}
 				if tt.unit == "shadow" {
 					rule.Enforce = weir.Percent(0)
 				}
-				client := &http.Client{Transport: transport(t, must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, MaxWait: maxWait, Logger: slog.New(slog.NewTextHandler(&log, nil))}), weir.TransportOptions{Base: p})}
+				client := &http.Client{Transport: transport(t, must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, MaxWait: maxWait, Observe: observe, Logger: slog.New(slog.NewTextHandler(&log, nil))}), weir.TransportOptions{Base: p})}
 				var err error
 				for _, cost := range []string{"10", "10", "20"} {
 					if _, err = client.Get("http://example.com/?cost=" + cost); err != nil {
 						break
 					}
+				}
+				if want := err != nil; (refusals == 1) != want || refusals > 1 {
+					t.Errorf("%s: Observe got %d refusals, and the last request %v", tt.name, refusals, err)
 				}
 				if cut := strings.Count(log.String(), `level=WARN msg="weir: answer of a server cut to MaxPause" rule=api part="reset of remaining units" asked=24h0m0s max_pause=1m0s`); cut != strings.Count(log.String(), "cut to MaxPause") || (cut == 1) != (tt.want == time.Minute) {
 					t.Errorf("%s: got the log %q, want one line only if MaxPause cuts the reset", tt.name, log.String())
