@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -195,7 +194,7 @@ func TestWiredWrong(t *testing.T) {
 				return "-ERR unknown command '" + args[0] + "', with args beginning with: \r\n"
 			}))
 		}), `setup of Redis unusable until it is changed`},
-		{"Redis", "nobody listens at the address", shared(func(*testing.T) *redis.UniversalOptions { return at(unused(t)) }),
+		{"Redis", "nobody listens at the address", shared(func(*testing.T) *redis.UniversalOptions { return at("127.0.0.1:1") }),
 			`connection refused`},
 
 		{"tiers", "a misspelt tier", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Policy: tier}),
@@ -384,15 +383,4 @@ func limitedSafely(rule func() weir.Rule) wired {
 		}()
 		return limited(rule())(t, log)
 	}
-}
-
-// unused returns an address at which nobody listens.
-func unused(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
 }

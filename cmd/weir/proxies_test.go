@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 )
 
@@ -51,10 +51,15 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 		}
 	}))
 	t.Cleanup(upstream.Close)
-	p.internal = httptest.NewServer(p.gateway.internal())
+	ln, err := net.Listen("tcp", redistest.FreeAddr(t)) // which nobody else gets while TestRollingRestart has closed it
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.internal = &httptest.Server{Listener: ln, Config: &http.Server{Handler: p.gateway.internal()}}
+	p.internal.Start()
 	t.Cleanup(p.internal.Close)
 	host := func(s *httptest.Server) string { return s.Listener.Addr().String() }
-	address := freeAddress(t)
+	address := redistest.FreeAddr(t)
 	run(t, strings.NewReplacer("127.0.0.1:9090", host(p.internal), "127.0.0.1:9000", host(upstream),
 		"127.0.0.1:8000", address, "localhost:8000", address))
 	p.base = "http://" + address
@@ -68,21 +73,6 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 			t.Fatal(err)
 		}
 	}
-}
-
-// freeAddress returns an address to listen on. Its port is outside the range from which Linux
-// takes the ports of outgoing connections, because an outgoing connection could take the port
-// before the proxy does.
-func freeAddress(t *testing.T) string {
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
-		if ln, err := net.Listen("tcp", address); err == nil {
-			ln.Close()
-			return address
-		}
-	}
-	t.Fatal("no address is free")
-	return ""
 }
 
 // find returns the path of a program. If the program is missing, the test is skipped, or fails
@@ -406,7 +396,7 @@ func TestRollingRestart(t *testing.T) {
 	const limit = 20
 	var second restarting
 	p := behind(t, limit, func(t *testing.T, ports *strings.Replacer) {
-		second.addr = freeAddress(t)
+		second.addr = redistest.FreeAddr(t)
 		sample, err := os.ReadFile("nginx.conf")
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seed83679106/weir/internal/test/redistest"
 )
 
 // TestTry: weir try prints what the limits of a file would have refused, and fails if it cannot
@@ -104,7 +106,7 @@ func TestLogsOfServers(t *testing.T) {
 	}
 	for name, run := range servers {
 		t.Run(name, func(t *testing.T) {
-			dir, address := t.TempDir(), freeAddress(t)
+			dir, address := t.TempDir(), redistest.FreeAddr(t)
 			log := filepath.Join(dir, "access.log")
 			run(t, address, log)
 			up := func() bool {

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -82,12 +83,7 @@ type plane struct {
 
 // newPlane returns a plane that does not listen yet.
 func newPlane(t *testing.T) *plane {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return &plane{cache: cache.NewSnapshotCache(false, cache.IDHash{}, nil), addr: ln.Addr().String()}
+	return &plane{cache: cache.NewSnapshotCache(false, cache.IDHash{}, nil), addr: redistest.FreeAddr(t)}
 }
 
 // start listens on the address of p, which stays the same.
