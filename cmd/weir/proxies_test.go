@@ -159,7 +159,7 @@ func caddy(t *testing.T, ports *strings.Replacer) {
 func TestBehindProxy(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
 		t.Run(name, func(t *testing.T) {
-			p := behind(t, 4, run)
+			p, began := behind(t, 4, run), time.Now()
 			for _, tt := range []struct {
 				from, path string
 				header     []string
@@ -185,7 +185,7 @@ func TestBehindProxy(t *testing.T) {
 					}
 					continue
 				}
-				checkProxied(t, fmt.Sprintf("%+v", tt), resp, body, tt.remaining, p.served.Load()-served)
+				checkProxied(t, fmt.Sprintf("%+v", tt), resp, body, tt.remaining, p.served.Load()-served, began)
 				if resp.StatusCode != tt.status {
 					t.Errorf("%+v: got %d, %s", tt, resp.StatusCode, body)
 				}
@@ -234,20 +234,22 @@ func TestNoRuleBehindProxy(t *testing.T) {
 }
 
 // checkProxied checks the fields of an answer that came through a proxy, and that the
-// upstream has served the request unless the answer is a 429.
-func checkProxied(t *testing.T, request string, resp *http.Response, body, remaining string, served int64) {
+// upstream has served the request unless the answer is a 429. The test began to send requests at began.
+func checkProxied(t *testing.T, request string, resp *http.Response, body, remaining string, served int64, began time.Time) {
 	t.Helper()
 	limited := resp.StatusCode == 429
 	if (served == 0) != limited {
 		t.Errorf("%s: got %d, %s; the upstream served %d", request, resp.StatusCode, body, served)
 	}
-	if want := fmt.Sprintf(`"client/requests";r=%s;t=60`, remaining); !strings.HasPrefix(resp.Header.Get("RateLimit"), want) {
-		t.Errorf("%s: got RateLimit: %s, want %s", request, resp.Header.Get("RateLimit"), want)
+	want := fmt.Sprintf(`"client/requests";r=%s;t=`, remaining)
+	reset, ok := strings.CutPrefix(resp.Header.Get("RateLimit"), want)
+	if reset, _, _ = strings.Cut(reset, ","); !ok || !falls(reset, 60, began) {
+		t.Errorf("%s: got RateLimit: %s, want %s60", request, resp.Header.Get("RateLimit"), want)
 	}
 	if want := `"client/requests";q=4;w=60`; !strings.HasPrefix(resp.Header.Get("RateLimit-Policy"), want) {
 		t.Errorf("%s: got RateLimit-Policy: %s, want %s", request, resp.Header.Get("RateLimit-Policy"), want)
 	}
-	if got := resp.Header.Get("Retry-After"); (got == "60") != limited {
+	if got := resp.Header.Get("Retry-After"); falls(got, 60, began) != limited || !limited && got != "" {
 		t.Errorf("%s: got Retry-After: %s", request, got)
 	}
 	if got := resp.Header.Get("Content-Type"); limited && (got != "application/problem+json" || !strings.Contains(body, "quota-exceeded")) {
