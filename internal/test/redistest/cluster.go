@@ -89,7 +89,7 @@ func (c *ClusterSet) Reshard(t testing.TB, from, to *Proc, slots ...int) {
 			if len(keys) == 0 {
 				break
 			}
-			args := []string{"MIGRATE", "127.0.0.1", strconv.Itoa(to.port), "", "0", "1000", "KEYS"}
+			args := []string{"MIGRATE", "127.0.0.1", strconv.Itoa(to.port), "", "0", "10000", "KEYS"}
 			for _, k := range keys {
 				args = append(args, k.(string))
 			}
@@ -100,7 +100,7 @@ func (c *ClusterSet) Reshard(t testing.TB, from, to *Proc, slots ...int) {
 		from.must(t, "CLUSTER", "SETSLOT", slot, "NODE", toID)
 		for _, p := range c.Nodes {
 			if p != from && p != to {
-				_, _ = p.Do("CLUSTER", "SETSLOT", slot, "NODE", toID) // replicas refuse it, and dead nodes do not answer
+				p.text("CLUSTER", "SETSLOT", slot, "NODE", toID) // replicas refuse it, and dead nodes do not answer
 			}
 		}
 	}
@@ -145,7 +145,7 @@ type slotRange struct {
 }
 
 func (p *Proc) ranges() (list []slotRange) {
-	v, _ := p.Do("CLUSTER", "SLOTS")
+	v, _ := p.do(pollTimeout, []string{"CLUSTER", "SLOTS"})
 	entries, _ := v.([]any)
 	for _, e := range entries {
 		e := e.([]any)

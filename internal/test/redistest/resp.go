@@ -11,16 +11,24 @@ import (
 	"time"
 )
 
-// doTimeout bounds the time of one Do, including the connection.
-const doTimeout = time.Second
+const (
+	// doTimeout bounds the time of one Do, including the connection. A test needs the reply, and a node of a
+	// Cluster writes some changes to its disk first, which may be busy.
+	doTimeout = 10 * time.Second
+
+	// pollTimeout bounds the time of a command that is sent again, also to a server that is paused.
+	pollTimeout = time.Second
+)
 
 // Do sends one command on a new connection, so SELECT, MULTI and WAIT have no effect on
 // later commands. It returns the reply: a string, an int64, a []any of these, or nil. If
 // the whole reply is an error, Do returns that error as err. An error inside an
 // array stays there, as an element of type error. Do does not authenticate, and takes at
-// most one second. Any goroutine may call Do.
-func (p *Proc) Do(args ...string) (reply any, err error) {
-	reply, err = do(p.Addr(), args)
+// most ten seconds. Any goroutine may call Do.
+func (p *Proc) Do(args ...string) (reply any, err error) { return p.do(doTimeout, args) }
+
+func (p *Proc) do(within time.Duration, args []string) (reply any, err error) {
+	reply, err = do(p.Addr(), within, args)
 	if e, ok := reply.(error); ok {
 		reply, err = nil, e
 	}
@@ -33,16 +41,16 @@ func (p *Proc) Do(args ...string) (reply any, err error) {
 // text sends a command as Do does, for polling. It returns the reply as one string, or ""
 // after an error.
 func (p *Proc) text(args ...string) string {
-	v, err := p.Do(args...)
+	v, err := p.do(pollTimeout, args)
 	if err != nil {
 		return ""
 	}
 	return fmt.Sprint(v)
 }
 
-func do(addr string, args []string) (any, error) {
-	end := time.Now().Add(doTimeout)
-	c, err := net.DialTimeout("tcp", addr, doTimeout)
+func do(addr string, within time.Duration, args []string) (any, error) {
+	end := time.Now().Add(within)
+	c, err := net.DialTimeout("tcp", addr, within)
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func (s *SentinelSet) Addrs() []string { return addrs(s.Sentinels) }
 // Current returns the master according to the first Sentinel that answers, or nil.
 func (s *SentinelSet) Current() *Proc {
 	for _, q := range s.Sentinels {
-		v, _ := q.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
+		v, _ := q.do(pollTimeout, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName})
 		a, _ := v.([]any)
 		if len(a) != 2 {
 			continue
