@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,8 +57,14 @@ func (file) Reloads() (loaded, failed int64) { return 3, 2 }
 func (file) Err() error                      { return errors.New("a mistake") }
 func (file) Rules() []weir.Rule              { return make([]weir.Rule, 7) }
 
-// scrape sends requests of all kinds over HTTP, and returns the text that Prometheus would get.
-func scrape(t *testing.T) (string, *prometheus.Registry) {
+// scrape sends requests of all kinds, and returns the text that Prometheus would get.
+func scrape(t *testing.T) (text string, registry *prometheus.Registry) {
+	synctest.Test(t, func(t *testing.T) { text, registry = scrapeAtOnce(t) })
+	return text, registry
+}
+
+// scrapeAtOnce is scrape in a bubble, in which a request comes before the next unit of a limit.
+func scrapeAtOnce(t *testing.T) (string, *prometheus.Registry) {
 	store := &flaky{Store: memstore.New(memstore.Options{})}
 	breaker := quota.Breaker(store, quota.BreakerOptions{})
 	hybrid := quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 1000})
@@ -90,21 +96,11 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.Handle("GET /slow", slow.Handler(http.NotFoundHandler()))
 	mux.Handle("GET /", l.Handler(http.NotFoundHandler()))
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
 	get := func(path, key string) string {
-		r, _ := http.NewRequest("GET", server.URL+path, nil)
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
 		r.Header.Set("Key", key)
-		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(body)
+		mux.ServeHTTP(w, r)
+		return w.Body.String()
 	}
 	get("/", "a")       // spends 1 of 3 units
 	get("/x", "a")      // spends 2 units; the rule in shadow would refuse it
