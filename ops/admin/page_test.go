@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -95,7 +96,7 @@ func (s *site) page(query string, form url.Values, fields ...string) (status int
 	for i := 0; i < len(fields); i += 2 {
 		r.Header.Set(fields[i], fields[i+1])
 	}
-	res, err := http.DefaultClient.Do(r)
+	res, err := s.server.Client().Do(r)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -117,23 +118,25 @@ func (s *site) page(query string, form url.Values, fields ...string) (status int
 
 // TestExplain: /explain says whether a key is refused, and names each reason.
 func TestExplain(t *testing.T) {
-	s := newSite(t)
-	for range 3 {
-		s.from("alice", "192.0.2.1")
-	}
-	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"remaining":0,`)
-	const from = "&from=198.51.100.7"
-	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"spent":2}],"refused":true,"because":["the limit 1h has none of 2 units left; the next one is available in 1h"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago (limited)"],"refusals":1}`)
-	s.json("GET", "/explain?key=bob"+from, "", 200, `"refused":false,"because":[],"unseen":true}`)
-	s.json("GET", "/explain?rule=ip&key=192.0.2.1", "", 200, `"refused":false,"because":["the rule is in shadow, so it refuses no request"]`)
-	s.json("POST", "/override?rule=api&prefix=al", `{"denied": true, "note": "ticket 7"}`, 200, `"prefix":"al","denied":true`)
-	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["an override denies the key, such as a ban by an operator"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago (limited)"],"note":"ticket 7"`)
-	s.json("POST", "/override?rule=api&key=alice", `{"unlimited": true}`, 200, `alice`)
-	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"refused":false,"because":["a list or an override of the rule allows the key"]`)
-	s.json("POST", "/ban?rule=api&key=carol", `{"seconds": 90}`, 200, `carol`)
-	s.json("GET", "/explain?rule=api&key=carol", "", 200, `"refused":true,"because":["the key is banned for another 1m30s"]`)
-	s.json("GET", "/state?rule=api&key=carol", "", 200, `"reset_after":0}]}]}`)
-	s.json("POST", "/explain?rule=api&key=carol", "", 405, `/explain accepts only GET and HEAD`)
+	synctest.Test(t, func(t *testing.T) { // in which no time passes
+		s := newSite(t)
+		for range 3 {
+			s.from("alice", "192.0.2.1")
+		}
+		s.json("GET", "/explain?rule=api&key=alice", "", 200, `"remaining":0,`)
+		const from = "&from=198.51.100.7"
+		s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"spent":2}],"refused":true,"because":["the limit 1h has none of 2 units left; the next one is available in 1h"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago (limited)"],"refusals":1}`)
+		s.json("GET", "/explain?key=bob"+from, "", 200, `"refused":false,"because":[],"unseen":true}`)
+		s.json("GET", "/explain?rule=ip&key=192.0.2.1", "", 200, `"refused":false,"because":["the rule is in shadow, so it refuses no request"]`)
+		s.json("POST", "/override?rule=api&prefix=al", `{"denied": true, "note": "ticket 7"}`, 200, `"prefix":"al","denied":true`)
+		s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["an override denies the key, such as a ban by an operator"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago (limited)"],"note":"ticket 7"`)
+		s.json("POST", "/override?rule=api&key=alice", `{"unlimited": true}`, 200, `alice`)
+		s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"refused":false,"because":["a list or an override of the rule allows the key"]`)
+		s.json("POST", "/ban?rule=api&key=carol", `{"seconds": 90}`, 200, `carol`)
+		s.json("GET", "/explain?rule=api&key=carol", "", 200, `"refused":true,"because":["the key is banned for another 1m30s"]`)
+		s.json("GET", "/state?rule=api&key=carol", "", 200, `"reset_after":0}]}]}`)
+		s.json("POST", "/explain?rule=api&key=carol", "", 405, `/explain accepts only GET and HEAD`)
+	})
 }
 
 // TestTopAndBans: /top lists the keys that are refused most. /bans lists a banned key until its
@@ -327,41 +330,43 @@ func TestFailedBody(t *testing.T) {
 
 // TestPage: the page shows what the rules do, whom they refuse, and why.
 func TestPage(t *testing.T) {
-	s := newSite(t)
-	const nasty = `<script>alert("x")</script>`
-	for _, user := range []string{"alice", "alice", "alice", nasty, nasty, nasty} {
-		s.from(user, "192.0.2.1")
-	}
-	s.expect("", nil, 200, `<dt>Rules</dt><dd>v7 <small>3 reloaded, 2 failed</small></dd>`, "was not reloaded, so the rules in force are older than the file: rules.yaml:3:7: a mistake",
-		`<dt>Refused</dt><dd>2.0/s <small>33 %</small></dd>`, `<dt>Counts in</dt><dd>memory</dd>`, "<small>2 per 1h</small>", "<em>shadow</em><small>1,000 per 1h</small>",
-		`data-label="allowed">4</td>`, `data-label="refused">2</td>`, `data-label="near limit">2</td>`, `data-label="refused, last minute">33 %</td>`,
-		`<a href="./?rule=api&amp;key=alice"><bdi class="key">alice</bdi></a> <small>api</small>`, `data-label="in 5 min">1</td>`, "&lt;script&gt;alert(", `key=%3Cscript%3Ealert%28%22x%22%29`,
-		`data-label="by">limit 1h</td>`, `<bdi>GET /</bdi>`)
-	s.expect("?tab=refusals&rule=api", nil, 200, "Recent refusals under api", `<bdi class="key">alice</bdi>`)
-	s.expect("?tab=refusals&rule=api&key=bob", nil, 200, "None.")
-	s.expect("?tab=rules", nil, 200, "1h: 2 per 1h (anchored-window)", "no key: shadow", "a ban of 10m after 5 refusals in 1h")
-	s.expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "<p>The limit 1h has none of 2 units left; the next one is available in", `ip: <span class="yes">allowed</span>`,
-		"has refused the key 1 times in the last hour, the last time 1 s ago (limited)", `data-label="by">limit 1h</td>`)
-	s.expect("?key=bob&rule=", nil, 200, `api: <span class="">allowed by its limits</span>`, "Not known: a list or the Policy of the rule may allow or deny the client by its address, which is not given")
-	s.expect("?key=2001:db8::9", nil, 200, `Looked up: <bdi class="key">2001:db8::/64</bdi>`)
-	s.expect("?key=alice&from=here", nil, 400, "from is &#34;here&#34;; want an address")
-	s.expect("?key="+url.QueryEscape(nasty), nil, 200, `value="&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"`)
-	s.expect("?tab=refusals&key="+url.QueryEscape("a\u202eb\x00c\u0301\u0302\u0303"), nil, 200, `<bdi class="key">a\u202eb\x00c`+"\u0301\u0302"+`\u0303</bdi>`)
-	s.expect("?rule=api&quota=1&period=3600", nil, 200, "This limit would have refused <b>4</b> of 6 requests", "from 2 of 2 keys. The limits in force refused 2.")
-	s.expect("?tab=changes", nil, 200, "None since this process began.")
-
-	// The page shows the error in a query.
-	s.expect("?rule=app&key=alice", nil, 404, "there is no rule &#34;app&#34;")
-	s.expect("?rule=api&quota=many", nil, 400, "the number of units is &#34;many&#34;")
-	s.expect("?tab=tabs", nil, 404, "there is no tab &#34;tabs&#34;")
-	if w := send(s.admin, "DELETE", "/", ""); w.Code != 405 || w.Header().Get("Allow") != "GET, HEAD, POST" {
-		t.Errorf("DELETE /: got %d, %v", w.Code, w.Header())
-	}
-	for path, media := range map[string]string{"/style.css": "text/css; charset=utf-8", "/refresh.js": "text/javascript; charset=utf-8"} {
-		if w := send(s.admin, "GET", path, ""); w.Code != 200 || w.Header().Get("Content-Type") != media || w.Body.Len() == 0 {
-			t.Errorf("%s: got %d, %v", path, w.Code, w.Header())
+	synctest.Test(t, func(t *testing.T) { // in which no time passes
+		s := newSite(t)
+		const nasty = `<script>alert("x")</script>`
+		for _, user := range []string{"alice", "alice", "alice", nasty, nasty, nasty} {
+			s.from(user, "192.0.2.1")
 		}
-	}
+		s.expect("", nil, 200, `<dt>Rules</dt><dd>v7 <small>3 reloaded, 2 failed</small></dd>`, "was not reloaded, so the rules in force are older than the file: rules.yaml:3:7: a mistake",
+			`<dt>Refused</dt><dd>2.0/s <small>33 %</small></dd>`, `<dt>Counts in</dt><dd>memory</dd>`, "<small>2 per 1h</small>", "<em>shadow</em><small>1,000 per 1h</small>",
+			`data-label="allowed">4</td>`, `data-label="refused">2</td>`, `data-label="near limit">2</td>`, `data-label="refused, last minute">33 %</td>`,
+			`<a href="./?rule=api&amp;key=alice"><bdi class="key">alice</bdi></a> <small>api</small>`, `data-label="in 5 min">1</td>`, "&lt;script&gt;alert(", `key=%3Cscript%3Ealert%28%22x%22%29`,
+			`data-label="by">limit 1h</td>`, `<bdi>GET /</bdi>`)
+		s.expect("?tab=refusals&rule=api", nil, 200, "Recent refusals under api", `<bdi class="key">alice</bdi>`)
+		s.expect("?tab=refusals&rule=api&key=bob", nil, 200, "None.")
+		s.expect("?tab=rules", nil, 200, "1h: 2 per 1h (anchored-window)", "no key: shadow", "a ban of 10m after 5 refusals in 1h")
+		s.expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "<p>The limit 1h has none of 2 units left; the next one is available in", `ip: <span class="yes">allowed</span>`,
+			"has refused the key 1 times in the last hour, the last time 1 s ago (limited)", `data-label="by">limit 1h</td>`)
+		s.expect("?key=bob&rule=", nil, 200, `api: <span class="">allowed by its limits</span>`, "Not known: a list or the Policy of the rule may allow or deny the client by its address, which is not given")
+		s.expect("?key=2001:db8::9", nil, 200, `Looked up: <bdi class="key">2001:db8::/64</bdi>`)
+		s.expect("?key=alice&from=here", nil, 400, "from is &#34;here&#34;; want an address")
+		s.expect("?key="+url.QueryEscape(nasty), nil, 200, `value="&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"`)
+		s.expect("?tab=refusals&key="+url.QueryEscape("a\u202eb\x00c\u0301\u0302\u0303"), nil, 200, `<bdi class="key">a\u202eb\x00c`+"\u0301\u0302"+`\u0303</bdi>`)
+		s.expect("?rule=api&quota=1&period=3600", nil, 200, "This limit would have refused <b>4</b> of 6 requests", "from 2 of 2 keys. The limits in force refused 2.")
+		s.expect("?tab=changes", nil, 200, "None since this process began.")
+
+		// The page shows the error in a query.
+		s.expect("?rule=app&key=alice", nil, 404, "there is no rule &#34;app&#34;")
+		s.expect("?rule=api&quota=many", nil, 400, "the number of units is &#34;many&#34;")
+		s.expect("?tab=tabs", nil, 404, "there is no tab &#34;tabs&#34;")
+		if w := send(s.admin, "DELETE", "/", ""); w.Code != 405 || w.Header().Get("Allow") != "GET, HEAD, POST" {
+			t.Errorf("DELETE /: got %d, %v", w.Code, w.Header())
+		}
+		for path, media := range map[string]string{"/style.css": "text/css; charset=utf-8", "/refresh.js": "text/javascript; charset=utf-8"} {
+			if w := send(s.admin, "GET", path, ""); w.Code != 200 || w.Header().Get("Content-Type") != media || w.Body.Len() == 0 {
+				t.Errorf("%s: got %d, %v", path, w.Code, w.Header())
+			}
+		}
+	})
 }
 
 // TestForms: each change of the page is confirmed in a form, and its result is shown, with a form
