@@ -83,8 +83,32 @@ func checkDiscreet(t *testing.T, c quota.Charge, err error, secret string) {
 	if strings.Contains(text, c.Key) || strings.Contains(text, secret) || strings.Contains(text, "9999") {
 		t.Errorf("%v, cost %d: the error has the key or the value: %s", c.Limit, c.Cost, text)
 	}
-	if answer := redis.Error(nil); !errors.As(err, &answer) && !strings.HasPrefix(text, `redisstore: rule "login": limit "few"`) {
+	if !strings.HasPrefix(text, `redisstore: rule "login": limit "few"`) {
 		t.Errorf("%v, cost %d: the error names neither rule nor limit: %s", c.Limit, c.Cost, text)
+	}
+}
+
+// TestForeignKey: if the value of one of several keys has another type, the error names the rule and
+// the limit of that key, or says that they are one of several.
+func TestForeignKey(t *testing.T) {
+	rdb, store := open(t)
+	tx := &quota.Transaction{Charges: []quota.Charge{
+		{Rule: "api", Key: "alice", Limit: algorithms.GCRA(5, time.Minute), Cost: 1},
+		{Rule: "login", Key: "bob", Limit: algorithms.SlidingLog(5, time.Minute).Named("few"), Cost: 1},
+		{Rule: "search", Key: "bob", Limit: algorithms.GCRA(5, time.Hour), Cost: 1},
+	}}
+	for i, want := range []string{`rule "api": limit "1m" (gcra): `, `rule "login": limit "few" (sliding-log): `, `rule "search": limit "1h" (gcra): `} {
+		rdb.FlushDB(t.Context())
+		rdb.RPush(t.Context(), store.Key(&tx.Charges[i]), "secret")
+		for mode, want := range []string{
+			"redisstore: " + want + "Redis answers: WRONGTYPE Operation against",
+			`redisstore: rule "api": limit "1m" (gcra): or another limit of the request: Redis answers: WRONGTYPE `,
+		} {
+			tx.Mode = quota.Mode(mode) // ModeSpend, ModePeek
+			if err := store.Take(t.Context(), tx); err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("charge %d, mode %d: got error %v, want %q", i, mode, err, want)
+			}
+		}
 	}
 }
 

@@ -370,7 +370,7 @@ func (e *eval) decide(s *Store, cmd queue.Cmd) error {
 	first := &e.ts[0].Charges[0]
 	reply, err := cmd.Result()
 	if err != nil {
-		return s.blame(e.script, first, err)
+		return s.blame(e, err)
 	}
 	now, spent, states, err := e.read(reply)
 	if err != nil {

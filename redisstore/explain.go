@@ -41,6 +41,7 @@ var (
 	command    = regexp.MustCompile(`(?:the|command) '([\w|]+)'`)
 	called     = regexp.MustCompile(`call\('([A-Z]+)'`)
 	scriptLine = regexp.MustCompile(`user_script:(\d+)`)
+	lineKey    = regexp.MustCompile(`KEYS\[(\d+)\]`) // in a line of direct.lua or logs.lua
 	arguments  = regexp.MustCompile(`(?s),? with args beginning with: .*`)
 )
 
@@ -163,20 +164,32 @@ func isAlert(err error) bool {
 	return errors.As(err, &remote) && remote.Op == "remote error" && !strings.Contains(err.Error(), "internal error")
 }
 
-// blame explains an error in a script. It quotes the failing line, because the algorithm may be a
-// user's own, and users never see the whole script. Unless the setup of Redis is wrong, blame also
-// names the rule and the limit of c, because the state of this charge is probably damaged (see
-// classify). The error text from Redis quotes the script, but neither the key nor the value.
-func (s *Store) blame(x *script, c *quota.Charge, err error) error {
-	ofScript := queue.IsAnswer(err) && scriptLine.MatchString(err.Error())
-	if !ofScript || isOutage(err) || redis.HasErrorPrefix(err, "WRONGTYPE") {
+// blame explains an error in the script of e. It quotes the failing line, because the algorithm may
+// be a user's own, and users never see the whole script. Unless the setup of Redis is wrong, blame
+// also names the rule and the limit whose state is probably damaged (see classify): those of the
+// key in the failing line, or the first. The error text from Redis quotes the script, but neither
+// the key nor the value.
+func (s *Store) blame(e *eval, err error) error {
+	foreign := strings.Contains(err.Error(), "WRONGTYPE ")
+	if !queue.IsAnswer(err) || isOutage(err) || !foreign && !scriptLine.MatchString(err.Error()) {
 		return err
 	}
-	err = quoteLine(x.text, strings.Join(x.algorithms, ", "), err)
-	if what := s.misconfigured(err); what != "" {
-		return &unusable{what, err}
+	quoted := quoteLine(e.text, strings.Join(e.algorithms, ", "), err)
+	c, n := &e.ts[0].Charges[0], 0
+	if m := lineKey.FindStringSubmatch(quoted.Error()); m != nil {
+		if n, _ = strconv.Atoi(m[1]); 0 < n && n <= len(e.values) {
+			c = &e.ts[0].Charges[e.values[n-1].charges[0]]
+		}
 	}
-	return faultOf(c, unreadable+": "+err.Error())
+	switch what := s.misconfigured(quoted); {
+	case what != "":
+		return &unusable{what, quoted}
+	case !foreign:
+		return faultOf(c, unreadable+": "+quoted.Error())
+	case n == 0 && len(e.values) > 1:
+		return faultOf(c, "or another limit of the request: Redis answers: "+err.Error())
+	}
+	return faultOf(c, "Redis answers: "+err.Error())
 }
 
 // If a Lua error contains a line number, quoteLine adds that line of the script to the error.

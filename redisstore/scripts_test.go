@@ -432,7 +432,7 @@ var troubles = []trouble{
 	{"a value of another program", func(m *matrix) {
 		m.do("DEL", "weir:r:{.k}")
 		m.do("HSET", "weir:r:{.k}", "f", "v")
-	}, func(m *matrix) { m.do("DEL", "weir:r:{.k}") }, "redisstore: Redis answers: WRONGTYPE ", true},
+	}, func(m *matrix) { m.do("DEL", "weir:r:{.k}") }, "(gcra): Redis answers: WRONGTYPE ", true},
 	{"scripts flushed", func(m *matrix) { m.do("SCRIPT", "FLUSH") }, func(*matrix) {}, "none", false},
 }
 
