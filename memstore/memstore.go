@@ -14,6 +14,7 @@
 package memstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/maphash"
@@ -21,6 +22,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/seed83679106/weir/internal/sparse"
@@ -43,7 +45,8 @@ type Options struct {
 
 // A Store is an in-memory quota.Store. It supports every quota.Algorithm and is safe for concurrent
 // use. Inside a testing/synctest bubble, it uses the bubble's fake clock. Create a separate Store
-// for each bubble, because a Store that is used both inside and outside a bubble panics.
+// for each bubble, because a Store that is used both inside and outside a bubble panics. The zero
+// value is ready to use, with the defaults of Options.
 //
 // A Store identifies each key by a 64-bit hash and does not keep the key itself. The hash function
 // has a secret seed, so clients cannot choose keys that collide. The probability that any two of a
@@ -59,6 +62,7 @@ type Options struct {
 // [slog.Default], at most once a minute in a process.
 type Store struct {
 	clock  clock
+	once   sync.Once // for setUp
 	seed   maphash.Seed
 	shards []shard
 }
@@ -83,22 +87,30 @@ func New(o Options) *Store {
 		slog.Warn("memstore: a hundred stores made within a minute", "likely", "a handler makes one for each request",
 			"effect", "each has counted nothing yet", "fix", "make one before the server starts")
 	}
-	switch {
-	case o.MaxKeys < 0:
+	if o.MaxKeys < 0 {
 		panic(fmt.Sprintf("memstore: MaxKeys is %d; want at least 0", o.MaxKeys))
-	case o.MaxKeys == 0:
-		o.MaxKeys = 1 << 20
 	}
-	n := min(maxShards, max(1, o.MaxKeys/minShardKeys))
-	s := &Store{seed: maphash.MakeSeed(), shards: make([]shard, n)}
-	for i := range s.shards {
-		s.shards[i].most = int32(min(math.MaxInt32, bucketsFor((o.MaxKeys-1)/n+1)))
-	}
+	s := &Store{}
+	s.setUp(o.MaxKeys)
 	return s
+}
+
+// setUp makes the shards, unless an earlier call has made them. A Store that New has not made needs
+// this before its first decision.
+func (s *Store) setUp(maxKeys int) {
+	s.once.Do(func() {
+		maxKeys := cmp.Or(maxKeys, 1<<20)
+		n := min(maxShards, max(1, maxKeys/minShardKeys))
+		s.seed, s.shards = maphash.MakeSeed(), make([]shard, n)
+		for i := range s.shards {
+			s.shards[i].most = int32(min(math.MaxInt32, bucketsFor((maxKeys-1)/n+1)))
+		}
+	})
 }
 
 // Stats returns the statistics since s was created.
 func (s *Store) Stats() (stats quota.MemoryStats) {
+	s.setUp(0)
 	for i := range s.shards {
 		stats.Evicted += s.shards[i].evicted.Load()
 	}
@@ -306,7 +318,10 @@ func addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 
 // hash returns the hash of a key. The shard depends only on this hash, so all states of a key are
 // in one shard.
-func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, storedkey.Of(key)) }
+func (s *Store) hash(key string) uint64 {
+	s.setUp(0)
+	return maphash.String(s.seed, storedkey.Of(key))
+}
 
 // fingerprint returns the fingerprint of a state. The fingerprint combines h, the hash of the
 // state's key, with the hash of the state's names. States with the same names and different h have

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -228,6 +229,31 @@ func TestNewPanics(t *testing.T) {
 		}
 	}()
 	memstore.New(memstore.Options{MaxKeys: -1})
+}
+
+// TestZero: the zero value of a Store counts like a store of New, from the first of several calls on.
+func TestZero(t *testing.T) {
+	s := &memstore.Store{}
+	l := algorithms.GCRA(8, 24*time.Hour)
+	var wg sync.WaitGroup
+	var allowed atomic.Int32
+	for range 8 {
+		wg.Go(func() {
+			s.Stats()
+			for range 2 {
+				d, err := quota.Allow(t.Context(), s, quota.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1})
+				if err != nil {
+					t.Error(err)
+				} else if d.Allowed {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := allowed.Load(); n != 8 {
+		t.Errorf("got %d of 16 allowed, want 8", n)
+	}
 }
 
 // TestSwitchedTiers: if a client switches between two tiers of one name, it gets no more units
