@@ -519,8 +519,11 @@ func HashedKey(secret []byte, key string) string { return hasher("HashedKey", se
 // hasher returns a function that hashes keys and is safe for concurrent use. The text of a panic
 // contains name, the name of the caller.
 func hasher(name string, secret []byte) func(key string) string {
-	if len(secret) < storedkey.MinSecret {
+	switch {
+	case len(secret) < storedkey.MinSecret:
 		panic(fmt.Sprintf("weir: %s: secret has %d bytes; want at least %d, chosen at random", name, len(secret), storedkey.MinSecret))
+	case storedkey.IsZero(secret):
+		panic("weir: " + name + ": secret has only zero bytes; want bytes chosen at random")
 	}
 	secret = slices.Clone(secret)
 	type state struct {

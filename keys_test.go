@@ -1421,6 +1421,7 @@ func TestKeyMistakesPanic(t *testing.T) {
 		"weir: Hashed: key is nil":                                                 func() { weir.Hashed(secret, noKey) },
 		"weir: Hashed: secret has 0 bytes; want at least 16, chosen at random":     func() { weir.Hashed(nil, never) },
 		"weir: Hashed: secret has 15 bytes; want at least 16, chosen at random":    func() { weir.Hashed(secret[:15], never) },
+		"weir: Hashed: secret has only zero bytes; want bytes chosen at random":    func() { weir.Hashed(make([]byte, 16), never) },
 		"weir: HashedKey: secret has 15 bytes; want at least 16, chosen at random": func() { weir.HashedKey(secret[:15], "alice") },
 		"weir: Folded: key is nil":                                                 func() { weir.Folded(noKey) },
 	} {

@@ -3,6 +3,7 @@
 package storedkey
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -26,6 +27,9 @@ const Max = 128
 
 // MinSecret is the minimum length in bytes of a secret with which keys are hashed.
 const MinSecret = 16
+
+// IsZero reports whether a secret has only zero bytes, because nothing has filled it.
+func IsZero(secret []byte) bool { return len(bytes.Trim(secret, "\x00")) == 0 }
 
 const prefix = "sha256:"
 

@@ -151,6 +151,8 @@ func (f *File) check() error {
 	}
 	if n := len(f.o.Secret); n > 0 && n < storedkey.MinSecret {
 		return fmt.Errorf("config: Options.Secret has %d bytes; want at least %d", n, storedkey.MinSecret)
+	} else if n > 0 && storedkey.IsZero(f.o.Secret) {
+		return errors.New("config: Options.Secret has only zero bytes; want bytes chosen at random")
 	}
 	probe := f.o.Limiter
 	probe.Rules = []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}
