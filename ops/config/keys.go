@@ -225,6 +225,9 @@ func (d *decoder) key(n ast.Node, what string) key {
 					return d.keyWith(arg, name, s)
 				}
 			} else if parts, keys, text := d.keys(arg, firstOf); len(keys) > 0 {
+				if i := slices.IndexFunc(parts, key.always); i >= 0 && i < len(parts)-1 {
+					d.errorf(arg, "%s: every request has the key %s, so the keys after it are never used", firstOf, text[i])
+				}
 				return key{fn: weir.FirstOf(keys...), text: "first of (" + strings.Join(text, ", ") + ")", kind: kindFirst,
 					hint: hintForFirst(len(parts)), parts: parts}
 			}
@@ -233,6 +236,11 @@ func (d *decoder) key(n ast.Node, what string) key {
 		return d.keyText(n, d.text(n, what))
 	}
 	return key{}
+}
+
+// always reports whether every request has a key of k.
+func (k key) always() bool {
+	return k.kind == kindIP || k.text == "global" || k.text == "method" || k.text == "route"
 }
 
 // keyText reads a key that is a string. For an empty string, it returns the zero key.

@@ -224,3 +224,99 @@ func TestHashedKeys(t *testing.T) {
 		t.Errorf("an empty secret: got %v", err)
 	}
 }
+
+// TestFirstOfIP: a key after one that every request has is an error.
+func TestFirstOfIP(t *testing.T) {
+	for keys, want := range map[string]string{
+		"ip, user": "ip", "user, 'ip:24/48', user": "ip:24/48", "method, ip": "method", "user, ip": "", "'header:Host', ip": "",
+	} {
+		_, err := open("limits: [{name: a, key: {first-of: ["+keys+"]}, config: [{limit: 1, period: 1h}]}]", testOptions)
+		if text := "first-of: every request has the key " + want + ", so the keys after it are never used"; (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: got %v", keys, err)
+		}
+	}
+}
+
+// TestManyOverrides: a file with a megabyte of overrides is loaded, or with a quarter of it
+// without WEIR_LONG.
+func TestManyOverrides(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("limits:\n- name: a\n  key: user\n  config: [{limit: 2, period: 60}]\n  overrides:\n")
+	for i, size := 0, min(rounds.N(1<<18, 1<<20), 1<<20); b.Len() < size; i++ {
+		fmt.Fprintf(&b, "  - {value: customer-%d, config: [{limit: %d}]}\n", i, 10+i%5)
+	}
+	start := time.Now()
+	p := newPage(t, b.String(), testOptions)
+	t.Log(time.Since(start), b.Len())
+	if c := p.mustWrite(t, strings.Replace(b.String(), "limit: 11", "limit: 99", 1)); len(c) != 1 {
+		t.Errorf("got %d changes, want 1", len(c))
+	}
+}
+
+// TestLiveNetworks: if Options.Overrides denies a network, a rule of the file refuses its
+// addresses, whatever the key of the rule, before and after a reload.
+func TestLiveNetworks(t *testing.T) {
+	live := overrides.NewLive(overrides.LiveOptions{})
+	p := newPage(t, "limits: [{name: a, key: global, deny: [203.0.113.7], config: [{limit: 50, period: 1h}]}]", Options{Overrides: live})
+	h := p.Handler("a")(ok)
+	from := func(addr string) int {
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.RemoteAddr = addr + ":4711"
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	must(t, live.Set(t.Context(), "a", overrides.Entry{Network: netip.MustParsePrefix("192.0.2.0/24"), Denied: true}, 0, ""))
+	got := fmt.Sprint(from("192.0.2.7"), from("192.0.3.7"), from("203.0.113.7"))
+	p.mustWrite(t, "limits: [{name: a, key: 'header:X', config: [{limit: 50, period: 1h}]}]")
+	got += fmt.Sprint(" ", from("192.0.2.7"), from("192.0.3.7"), from("203.0.113.7"))
+	if want := "429 200 429 429 200 200"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestWords: a rule whose config is unlimited or denied admits or refuses every request,
+// except those of keys with overrides, also after a reload.
+func TestWords(t *testing.T) {
+	text := func(config, overrides string) string {
+		return "limits: [{name: a, key: user, config: " + config + ", overrides: " + overrides + "}]"
+	}
+	const own = "[{value: alice, config: [{limit: 1, period: 1h}]}, {value: bob, config: unlimited}, {value: mallory, config: denied}]"
+	p := newPage(t, text("unlimited", own), testOptions)
+	h := p.Handler("a")(ok)
+	ask := func(user string) string {
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.Header.Set("X-User", user)
+		h.ServeHTTP(w, r)
+		return fmt.Sprint(w.Code, w.Header().Get("X-RateLimit-Limit"), w.Header().Get("Retry-After"))
+	}
+	for _, step := range []struct{ text, change, want string }{
+		{"", "", "alice 2001 alice 42913600 bob 200 carol 200 carol 200 mallory 429"},
+		{text("denied", own), "a: config: unlimited → denied", "alice 42913600 bob 200 carol 429 mallory 429"},
+		{text("[{limit: 2, period: 1h}]", own), "", "carol 2002 bob 200 mallory 429"},
+		{text("unlimited", own), "", "carol 200"},
+	} {
+		if step.text != "" {
+			if got := p.mustWrite(t, step.text).String(); step.change != "" && got != step.change {
+				t.Errorf("got the change %q, want %q", got, step.change)
+			}
+		}
+		var got []string
+		for i, word := range strings.Fields(step.want) {
+			if i%2 == 0 {
+				got = append(got, word, strings.TrimSpace(ask(word)))
+			}
+		}
+		if got := strings.Join(got, " "); got != step.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", step.text, got, step.want)
+		}
+	}
+	for _, bad := range []struct{ config, overrides, want string }{
+		{"unlimitd", own, `config is "unlimitd"; want a list of limits, unlimited or denied`},
+		{"denied", "[{value: alice, config: [{limit: 1}]}]", "no limit that it could replace"},
+		{"unlimited, burst: 5", own, "no limit of the rule has a burst"},
+	} {
+		if _, err := open(text(bad.config, bad.overrides), testOptions); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: got %v, want %q", bad.config, err, bad.want)
+		}
+	}
+}

@@ -194,8 +194,8 @@ limits:
 			"upload: limit day (calendar): added: 10 per day\nupload: limit 1m (sliding-log): removed: 10 per 1m; its counts are lost"},
 		{"an algorithm", strings.Replace(before, "name: upload", "name: upload\n  algorithm: gcra\n  burst: 3", 1),
 			"upload: limit 1m (gcra): added: 10 per 1m, 3 at once\nupload: limit 1m (sliding-log): removed: 10 per 1m; its counts are lost"},
-		{"a key and what it trusts", "key: [ip, header:X]\ntrusted-proxies: [10.0.0.0/8, 192.0.2.1]\n" + strings.Replace(before, "name: login", "name: login\n  key: {first-of: [method, ip]}", 1),
-			"login: key: ip → first of (method, ip behind 10.0.0.0/8, 192.0.2.1/32); its counts are lost\n" +
+		{"a key and what it trusts", "key: [ip, header:X]\ntrusted-proxies: [10.0.0.0/8, 192.0.2.1]\n" + strings.Replace(before, "name: login", "name: login\n  key: {first-of: [header:Y, ip]}", 1),
+			"login: key: ip → first of (header:Y, ip behind 10.0.0.0/8, 192.0.2.1/32); its counts are lost\n" +
 				"upload: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X; its counts are lost\n" +
 				"gone: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X; its counts are lost"},
 		{"the rest", strings.Replace(before, "name: upload", "name: upload\n  cost: content-length\n  headers: [ietf, github]\n  enforce: 12.5%", 1),
