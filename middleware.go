@@ -255,7 +255,7 @@ func (o *Options) complete() error {
 	if err := period.CheckUnit("weir: MaxWait", o.MaxWait); err != nil {
 		return err
 	}
-	if o.MaxWaiting == 0 {
+	if o.MaxWaiting == 0 && o.MaxWait > 0 {
 		o.MaxWaiting = 10_000
 	}
 	if o.OnError == nil {

@@ -193,6 +193,9 @@ const mostMade = 10
 // name but different limits.
 func (l *Limiter) checkWiring() {
 	log := loggerOr(l.o.Logger)
+	if l.o.MaxWaiting > 0 && l.o.MaxWait == 0 && sparse.Reloads.Load() == 0 {
+		log.Warn("weir: option MaxWaiting without MaxWait", "effect", "no request waits", "fix", "set MaxWait")
+	}
 	for _, r := range l.rules {
 		if r.global && r.Penalty != nil {
 			log.Warn("weir: penalty of a key that all clients share", "rule", r.Name,

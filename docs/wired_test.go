@@ -245,6 +245,13 @@ func TestWiredWrong(t *testing.T) {
 			r.Limits[0] = algorithms.LeakyBucket(20, 5, time.Second)
 			return limited(r)(nil, log)
 		}, `weir: leaky bucket without MaxWait" rule=jobs`},
+		{"waiting", "a bound on waiting requests, none of which waits", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Logger: log, MaxWaiting: 500, Rules: []weir.Rule{perMinute("jobs")}})
+			if err != nil {
+				return nil, err
+			}
+			return l.Handler(http.NotFoundHandler()), nil
+		}, `weir: option MaxWaiting without MaxWait" effect=`},
 		{"login", "a penalty of a key that all clients share", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			r := perMinute("all")
 			r.Key, r.Penalty = weir.Global(), &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
