@@ -227,7 +227,7 @@ func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err
 }
 
 // anySecret is a secret for hashing keys that no other process sees.
-var anySecret = make([]byte, storedkey.MinSecret)
+var anySecret = bytes.Repeat([]byte("any"), storedkey.MinSecret)
 
 // version returns the version of this program, its commit if the commit is known, and the
 // version of Go that built the program.
