@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"runtime"
 	"slices"
 	"strconv"
@@ -1897,6 +1899,43 @@ func TestTransportHeadroom(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTransportHalfClosed: an upgraded connection whose client sends no more is still read to its end.
+func TestTransportHalfClosed(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		text, err := io.ReadAll(rw)
+		fmt.Fprintf(conn, "got %s, %v", text, err)
+	}))
+	defer server.Close()
+	l := must(t, memory(), weir.Options{MaxWait: time.Minute, Rules: []weir.Rule{{Name: "partner", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Minute)}}}})
+	to, _ := url.Parse(server.URL)
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, Transport: transport(t, l, weir.TransportOptions{})})
+	defer proxy.Close()
+	for range 2 { // the second request waits for the end of the first connection
+		conn, err := net.Dial("tcp", proxy.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(conn, "GET / HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		in := bufio.NewReader(conn)
+		if res, err := http.ReadResponse(in, nil); err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatal(res, err)
+		}
+		io.WriteString(conn, "ping")
+		conn.(*net.TCPConn).CloseWrite()
+		if text, err := io.ReadAll(in); err != nil || string(text) != "got ping, <nil>" {
+			t.Errorf("got %q, %v", text, err)
+		}
+		conn.Close()
+	}
 }
 
 // TestBodyNotClosed: responses whose bodies the caller reads and drops, but does not close, are logged
