@@ -27,7 +27,7 @@ import (
 
 // timeout is how long Redis may take to answer. It is longer than the default of 50 ms, for a busy
 // machine.
-const timeout = 500 * time.Millisecond
+const timeout = 5 * time.Second
 
 func main() {
 	addr := flag.String("redis", "", "`address` of a Redis; without it a Redis runs inside this program")

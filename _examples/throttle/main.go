@@ -32,9 +32,9 @@ import (
 )
 
 const (
-	quota  = 5                      // requests in any second
-	each   = 10                     // requests of each client
-	budget = 500 * time.Millisecond // time for Redis on a busy machine; the default is 50 ms
+	quota  = 5               // requests in any second
+	each   = 10              // requests of each client
+	budget = 5 * time.Second // time for Redis on a busy machine; the default is 50 ms
 )
 
 var names = []string{"anna", "ben", "carl"}
@@ -46,7 +46,7 @@ func newClient(store weir.Store, base http.RoundTripper) (*http.Client, error) {
 		Rules: []weir.Rule{{
 			Name: "partner", Key: weir.ByHeader("Host"),
 			Limits: []weir.Limit{algorithms.SlidingLog(quota, time.Second)}, // at most quota requests in any second
-			Buffer: 100 * time.Millisecond,                                  // how much the travel time of requests may vary
+			Buffer: 500 * time.Millisecond,                                  // how much the travel time of requests may vary, on a busy machine
 		}},
 		MaxWait: time.Minute,
 	})

@@ -15,7 +15,7 @@ const (
 	tick    = 250 * time.Millisecond // between two lines of the timeline
 	pauseAt = 11                     // the number of the arrival that the partner answers with 429
 	pause   = 2 * time.Second        // the Retry-After of that answer
-	grace   = 200 * time.Millisecond // requests that arrive this soon after that answer were already on their way
+	grace   = 500 * time.Millisecond // requests that arrive this soon after that answer were already on their way
 )
 
 // A partner is the server of another company. It refuses more than its quota in any second,
