@@ -117,7 +117,11 @@ func (g *gateway) wrongPath(r *http.Request, mux *http.ServeMux) string {
 	if strings.HasPrefix(strings.ToLower(r.URL.Path), authPath) {
 		return "the path begins like /auth, but has a typo"
 	}
-	if _, known := mux.Handler(r); known == "" && len(r.Header["X-Forwarded-For"]) > 0 && g.trusts(r.RemoteAddr) {
+	known := func(method string) bool {
+		_, pattern := mux.Handler(&http.Request{Method: method, Host: r.Host, URL: r.URL})
+		return pattern != ""
+	}
+	if !known(http.MethodGet) && !known(http.MethodPost) && len(r.Header["X-Forwarded-For"]) > 0 && g.trusts(r.RemoteAddr) {
 		return "the proxy sends another path: that of the client, or the location of nginx, whose proxy_pass names no path"
 	}
 	return ""

@@ -587,6 +587,7 @@ func TestMiswiredProxies(t *testing.T) {
 		{"the path of the client", "127.0.0.1:1", "/secret", 1, asking("192.0.2.1"), 404, "path", "sends another path: that of the client", paths},
 		{"the path of the client, from elsewhere", "127.0.0.2:1", "/secret", 1, asking("192.0.2.1"), 404, "", "", ""},
 		{"another method", "127.0.0.1:1", "/reserve", 1, nil, 405, "", "", ""},
+		{"another method, behind a proxy", "127.0.0.1:1", "/reserve", 1, asking("192.0.2.1"), 405, "", "", ""},
 		{"metrics behind a proxy", "127.0.0.1:1", "/metrics", 1, asking("192.0.2.1"), 200, "", "", ""},
 		{"no path of /auth", "127.0.0.1:1", "/au", 1, nil, 404, "", "", ""},
 	} {
