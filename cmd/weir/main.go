@@ -125,9 +125,14 @@ func printError(w io.Writer, err error) { fmt.Fprintln(w, "weir:", withoutUsers(
 // line, because a password that can't be in a URL, with a quote or a space, may be the error.
 var userInfo = regexp.MustCompile(`://.*@`)
 
-// withoutUsers hides the users and passwords of all URLs in a text. An error may quote a URL that
+// bareUserInfo matches a user and a password in front of an address that is no URL.
+var bareUserInfo = regexp.MustCompile(`[^\s"'/:]*:(?:[^\s"'/][^\s"']*)?@`)
+
+// withoutUsers hides the users and passwords of all URLs and addresses in a text. An error may quote a URL that
 // was given for the wrong flag, or without one, and what weir prints may be kept in a log.
-func withoutUsers(text string) string { return userInfo.ReplaceAllString(text, "://…@") }
+func withoutUsers(text string) string {
+	return bareUserInfo.ReplaceAllString(userInfo.ReplaceAllString(text, "://…@"), "…@")
+}
 
 // check prints the errors in limits files, each with its file and line, and checks whether
 // a Redis server is usable. It returns the exit status.

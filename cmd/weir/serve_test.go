@@ -633,6 +633,7 @@ func TestURLsWithPasswords(t *testing.T) {
 		"serve -auth-addr 127.0.0.1:0 -redis-master-name m -redis-addrs user:verysecret@127.0.0.1:1",
 		"check -redis-timeout 1ms -redis-master-name m -redis-addrs user:verysecret@127.0.0.1:1",
 		"check -redis-master-name m -redis-addrs redis://:x,verysecret@127.0.0.1:1", "check " + url, "check -redis-db " + url, "try -max-keys " + url, "try -access-log x " + url, url,
+		"serve -redis-db user:verysecret@h:1", "serve -redis-down user:verysecret@h:1", "check user:verysecret@h:1", "try -max-keys :verysecret@h", "user:verysecret@h",
 	} {
 		fields := strings.Fields(args)
 		if fields[0] == "serve" {
