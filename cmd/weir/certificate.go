@@ -9,11 +9,13 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/seed83679106/weir/internal/configfile"
 )
 
 // certificatesIn returns the certificates in the file that a flag names.
 func certificatesIn(flag, file string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(file)
+	pem, err := configfile.Read(file)
 	if err != nil {
 		return nil, fmt.Errorf("-%s: %w", flag, err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -153,7 +152,7 @@ func setFromFiles(fs *flag.FlagSet) error {
 
 // readSecret returns the content of a file without the line end.
 func readSecret(path string) (string, error) {
-	text, err := os.ReadFile(path)
+	text, err := configfile.Read(path)
 	value := strings.TrimRight(string(text), "\r\n")
 	if err == nil && value == "" {
 		err = fmt.Errorf("%s is empty", path)

@@ -621,6 +621,23 @@ func TestHelpOfURLs(t *testing.T) {
 	}
 }
 
+// TestLargeFiles: a file that is too large for what a flag reads from it is an error, not out of memory.
+func TestLargeFiles(t *testing.T) {
+	large := filepath.Join(t.TempDir(), "large.yaml")
+	if err := os.WriteFile(large, bytes.Repeat([]byte("x"), 5<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{
+		"serve -limits x -admin-token-file ", "check -redis-addrs rediss://127.0.0.1:1 -redis-tls-ca ", "check -envoy ", "check ",
+	} {
+		var out bytes.Buffer
+		run(t.Context(), strings.Fields(args+large), nil, &out, &out)
+		if !strings.Contains(out.String(), "larger than 4096 KiB") {
+			t.Errorf("weir %s: got %.200s", args, &out)
+		}
+	}
+}
+
 // TestURLsWithPasswords: an error about a URL that can't be used, or was given for the wrong flag, does not
 // show the password, nor does the log.
 func TestURLsWithPasswords(t *testing.T) {

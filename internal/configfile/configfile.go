@@ -5,6 +5,9 @@ package configfile
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
@@ -95,6 +98,21 @@ func tooDeep(tokens token.Tokens, most int) *token.Token {
 		}
 	}
 	return nil
+}
+
+// Read returns the content of a file of at most 4 MiB. A larger file, such as /dev/zero, is an error.
+func Read(path string) ([]byte, error) {
+	const most = 4 << 20
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, most+1))
+	if len(data) > most {
+		err = fmt.Errorf("%s is larger than %d KiB", path, most>>10)
+	}
+	return data, err
 }
 
 // LeadOut reports whether symbolic links lead from name, which is below the directory dir, to a

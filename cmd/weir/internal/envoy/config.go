@@ -125,7 +125,7 @@ func readFiles(path string) ([]file, error) {
 	}
 	var files []file
 	for _, p := range paths {
-		data, err := os.ReadFile(p)
+		data, err := configfile.Read(p)
 		if err != nil {
 			return nil, err
 		}
