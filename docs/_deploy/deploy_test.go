@@ -103,13 +103,13 @@ func (d *deployment) start(t *testing.T) string {
 	}
 }
 
-// check wants 200 from a path of the service within ten seconds, as probes ask again too.
+// check wants 200 from a path of the service within a minute, as probes ask again too.
 func check(t *testing.T, url string) {
 	t.Helper()
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
 	answer := ""
-	for range 100 {
+	for range 600 {
 		resp, err := http.Get(url)
 		if err != nil {
 			t.Fatal(err)
