@@ -62,7 +62,7 @@ func run(m *testing.M) int {
 	temporary = dir
 	if path, err := exec.LookPath("chromium"); err == nil {
 		options := append(chromedp.DefaultExecAllocatorOptions[:],
-			chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(dir, "profile")),
+			chromedp.ExecPath(path), chromedp.WSURLReadTimeout(patience/5), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(dir, "profile")),
 			chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-quic", true))
 		allocator, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 		defer cancel()
