@@ -34,7 +34,7 @@ import (
 
 // timeout is how long Redis may take to answer. It is longer than the default of 50 ms, for
 // a busy machine.
-const timeout = 500 * time.Millisecond
+const timeout = 5 * time.Second
 
 // A replica is one of the servers that share the limit. In production each replica is a
 // process of its own.
