@@ -156,7 +156,7 @@ func (c *Conns) look(first, now int64) (waiting int, longest time.Duration, answ
 		if wrote >= first {
 			waiting++
 		}
-		if p.unread() {
+		if before == wrote || p.unread() { // the former also after the reader has taken the answer from the kernel
 			answered, unread = true, unread || before == wrote
 			c.all[w] = wrote
 		} else {
