@@ -56,7 +56,7 @@ func TLS(t testing.TB, cert, key string) (addr string) {
 	t.Helper()
 	var secure string
 	launch(t, func(dir string, port int) []string {
-		secure = strconv.Itoa(port + 10000) // the cluster bus of a node: see randomPort
+		secure = strconv.Itoa(port + 10000) // the cluster bus of a node: see nextPort
 		return []string{
 			"--port", strconv.Itoa(port), "--tls-port", secure, "--bind", "127.0.0.1", "--dir", dir, "--save", "",
 			"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,

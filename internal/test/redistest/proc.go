@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -95,15 +96,15 @@ func (p *Proc) Restart(t testing.TB) {
 	t.Fatalf("redistest: restart of %s: %v", p.Addr(), err)
 }
 
-// launch starts a redis-server on a free port. It tries random ports, because a port that
-// was found free may be taken when the server binds it: go test runs packages in parallel.
+// launch starts a redis-server on a free port. It tries several, because another program may
+// take a port that was found free before the server binds it.
 func launch(t testing.TB, args func(dir string, port int) []string) *Proc {
 	t.Helper()
 	require(t, "redis-server", "redis-server redis-sentinel")
 	dir := t.TempDir()
 	var err error
 	for range 10 {
-		p := &Proc{port: randomPort(), dir: dir}
+		p := &Proc{port: nextPort(), dir: dir}
 		p.args = args(dir, p.port)
 		if err = p.run(); err == nil {
 			t.Cleanup(func() { p.Kill() })
@@ -135,11 +136,38 @@ func require(t testing.TB, program, packages string) {
 	t.Skip(msg)
 }
 
-// randomPort returns a port from 10000 to 19999, which leaves 20000 to 29999 for the
-// cluster bus (port + 10000). Both ranges are below the ports that Linux and darwin give to
-// outgoing connections. An outgoing connection could otherwise get the port of a server
-// that is down, or even connect to itself.
-func randomPort() int { return 10000 + rand.IntN(10000) }
+// ports is a block of ports of this process: 200 from 10000 to 19999, which leaves 20000 to
+// 29999 for the cluster bus (port + 10000). Both ranges are below the ports that Linux and
+// darwin give to outgoing connections. An outgoing connection could otherwise get the port
+// of a server that is down, or even connect to itself. The process listens on the first port
+// of its block, so that no other test program gets the port of a server that is down.
+var ports struct {
+	mu    sync.Mutex
+	held  net.Listener
+	first int
+	last  int // the port that nextPort has returned, as a number of the block
+}
+
+func listen(port int) (net.Listener, error) {
+	return net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+}
+
+// nextPort returns a free port of the block. The same port comes again only after all others.
+func nextPort() int {
+	ports.mu.Lock()
+	defer ports.mu.Unlock()
+	for ports.held == nil {
+		ports.first = 10000 + 200*rand.IntN(50)
+		ports.held, _ = listen(ports.first)
+	}
+	for {
+		ports.last = ports.last%199 + 1
+		if ln, err := listen(ports.first + ports.last); err == nil {
+			ln.Close()
+			return ports.first + ports.last
+		}
+	}
+}
 
 // FreeAddr returns an address on which a program can listen, now or later. No server of this package
 // gets its port, and neither does an outgoing connection, for the reason at randomPort.

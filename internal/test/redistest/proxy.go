@@ -40,7 +40,7 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 	p := &FaultProxy{t: t, upstream: upstream, conns: map[net.Conn]bool{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	for range 10 {
-		p.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(randomPort()))
+		p.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(nextPort()))
 		if err := p.listen(); err == nil {
 			t.Cleanup(p.Close)
 			return p

@@ -73,6 +73,21 @@ func TestServerPortTaken(t *testing.T) {
 	}
 }
 
+// TestPorts: no other process gets the ports of this one, and this one gets the port of a server that is down
+// only after all others.
+func TestPorts(t *testing.T) {
+	down := nextPort()
+	if ln, err := listen(ports.first); err == nil {
+		ln.Close()
+		t.Errorf("another process gets the ports from %d", ports.first)
+	}
+	for range 100 {
+		if port := nextPort(); port == down || port <= ports.first || port >= ports.first+200 {
+			t.Errorf("got the port %d, want another one than %d, from %d to %d", port, down, ports.first+1, ports.first+199)
+		}
+	}
+}
+
 // TestServerDiesWithTest: a test binary that panics, fails or is killed leaves no server
 // running.
 func TestServerDiesWithTest(t *testing.T) {
