@@ -494,24 +494,24 @@ func failover(t *testing.T, start func(t *testing.T) set) {
 	for _, how := range []string{"killed", "paused"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			// A busy machine may delay the election of a master, so the better of two
-			// attempts counts.
+			// A busy machine may delay the election of a master and single answers, so the
+			// best of three attempts counts.
 			for attempt := 1; ; attempt++ {
-				outage := failoverOnce(t, how, start(t))
-				if outage <= within {
+				outage, slowest := failoverOnce(t, how, start(t))
+				if outage <= within && slowest <= 10*budget {
 					return
 				}
-				if attempt == 2 {
-					t.Errorf("got decisions again after %v, want them within %v", outage, within)
+				if attempt == 3 {
+					t.Errorf("got decisions again after %v and an answer after %v, want them within %v and %v", outage, slowest, within, budget)
 					return
 				}
-				t.Logf("decisions again only after %v: once more", outage)
+				t.Logf("decisions again only after %v, an answer after %v: once more", outage, slowest)
 			}
 		})
 	}
 }
 
-func failoverOnce(t *testing.T, how string, s set) (outage time.Duration) {
+func failoverOnce(t *testing.T, how string, s set) (outage, slowest time.Duration) {
 	rdb := client(t, redis.NewUniversalClient(s.options))
 	store, err := redisstore.New(rdb, redisstore.Options{})
 	if err != nil {
@@ -541,12 +541,10 @@ func failoverOnce(t *testing.T, how string, s set) (outage time.Duration) {
 		l.goesOn(t, 500)
 	}
 	l.stop()
-	if slowest := time.Duration(l.slowest.Load()); slowest > 10*budget {
-		t.Errorf("got an answer after %v, want %v", slowest, budget)
-	}
+	slowest = time.Duration(l.slowest.Load())
 	admitted, spent := l.admitted.Load(), l.spent(t, store)
 	t.Logf("master %s: decisions again after %v; %d admitted, %d errors, slowest answer %v; spent %v: %d admitted twice",
-		how, outage.Round(time.Millisecond), admitted, l.errs.Load(), time.Duration(l.slowest.Load()).Round(time.Millisecond), spent, max(0, admitted-spent[0]))
+		how, outage.Round(time.Millisecond), admitted, l.errs.Load(), slowest.Round(time.Millisecond), spent, max(0, admitted-spent[0]))
 	for _, n := range spent[1:] {
 		if n != spent[0] {
 			t.Errorf("got %v units spent, want as many under each limit", spent)
@@ -555,7 +553,7 @@ func failoverOnce(t *testing.T, how string, s set) (outage time.Duration) {
 	if unknown := l.errs.Load(); spent[0] > admitted+unknown {
 		t.Errorf("got %d units spent, want %d admitted and %d without an answer at most", spent[0], admitted, unknown)
 	}
-	return outage
+	return outage, slowest
 }
 
 // TestSentinel: when the master dies or hangs, Sentinel makes a replica the master, and the
