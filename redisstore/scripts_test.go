@@ -367,7 +367,7 @@ const matrixPassword = "a password"
 type trouble struct {
 	name       string
 	begin, end func(m *matrix)
-	sees       string // a part of the error and of the line in the log; "none" if Take returns no error
+	sees       string // a part of the error and of the line in the log
 	forgets    bool   // the trouble deletes the units that were spent before
 }
 
@@ -433,13 +433,11 @@ var troubles = []trouble{
 		m.do("DEL", "weir:r:{.k}")
 		m.do("HSET", "weir:r:{.k}", "f", "v")
 	}, func(m *matrix) { m.do("DEL", "weir:r:{.k}") }, "(gcra): Redis answers: WRONGTYPE ", true},
-	{"scripts flushed", func(m *matrix) { m.do("SCRIPT", "FLUSH") }, func(*matrix) {}, "none", false},
 }
 
 // TestTroubles: during a trouble, Take returns an error with the answer of Redis, the log gets
 // one line about it, and the fallback decides. After the trouble Redis still has its counts.
-// Two troubles differ: scripts that are gone cause no error, and the answer of a Redis with too
-// many clients is not in the error.
+// The answer of a Redis with too many clients is not in the error.
 func TestTroubles(t *testing.T) {
 	for _, c := range troubles {
 		t.Run(c.name, func(t *testing.T) {
@@ -477,12 +475,6 @@ func (c trouble) test(t *testing.T) {
 	before := tx.Decisions[0].Remaining
 
 	c.begin(m)
-	if c.sees == "none" {
-		if err := store.Take(t.Context(), &tx); err != nil {
-			t.Errorf("got %v, want no error", err)
-		}
-		return
-	}
 	begin := time.Now()
 	eventually(t, "in trouble", func() error {
 		err := store.Take(t.Context(), &tx)
