@@ -72,9 +72,9 @@ func cooldowns(a quota.Algorithm) []quota.Limit {
 }
 
 func onRedis(t *testing.T) quota.Store {
-	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, redistest.Server(t).Addr()))
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(10*time.Second, redistest.Server(t).Addr())) // long, because the machine may be busy
 	t.Cleanup(func() { rdb.Close() })
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}) // long, because the machine may be busy
+	store, err := redisstore.New(rdb, redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
