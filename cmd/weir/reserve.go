@@ -46,7 +46,7 @@ type reservation struct {
 	Rule   string   `json:"r"`
 	Key    string   `json:"k"` // whole, for overrides of prefixes
 	Class  string   `json:"c,omitempty"`
-	Limits []string `json:"l"` // stored names of all limits under which a part was spent
+	Limits []string `json:"l"` // stateOf of all limits under which a part was spent
 	Life   int64    `json:"t"` // in seconds
 	End    int64    `json:"e"` // Unix time
 	Parts  []part   `json:"p"` // what was reserved, and each draw
@@ -61,6 +61,9 @@ type part struct {
 	At     []int64 `json:"a"`
 	Memory bool    `json:"m,omitempty"` // this process spent them while Redis was down
 }
+
+// stateOf returns the names under which a store counts the units of a limit.
+func stateOf(l *quota.Limit) string { return l.StoredName() + "/" + l.Algorithm.Name() }
 
 // spent returns when the units of the part were spent under the i-th limit, or 0 if they were not.
 func (p *part) spent(i int) int64 {
@@ -82,7 +85,7 @@ func (v *reservation) units() (n int64) {
 func (v *reservation) add(units int64, t *quota.Transaction) {
 	p := part{Units: units, Memory: t.FellBack(), At: make([]int64, len(v.Limits), len(v.Limits)+len(t.Charges))}
 	for i := 0; t.Allowed() && i < len(t.Charges); i++ {
-		name := t.Charges[i].Limit.StoredName()
+		name := stateOf(&t.Charges[i].Limit)
 		at := slices.Index(v.Limits, name)
 		if at < 0 {
 			at = len(v.Limits)
@@ -404,7 +407,7 @@ func (v *reservations) settlement(res *reservation, used int64, memory bool) (re
 	p, _ := l.PolicyOf(res.Rule, res.Key)
 	rest := res.units() - used
 	for i, name := range res.Limits {
-		at := slices.IndexFunc(p.Limits(), func(l quota.Limit) bool { return l.StoredName() == name })
+		at := slices.IndexFunc(p.Limits(), func(l quota.Limit) bool { return stateOf(&l) == name })
 		if at < 0 {
 			continue // the file has changed
 		}

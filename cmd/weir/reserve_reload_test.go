@@ -42,6 +42,28 @@ func TestReservationAfterReload(t *testing.T) {
 	}
 }
 
+// TestReservationAfterAlgorithm: if the algorithm of a limit has changed since a reservation, a settlement
+// returns nothing to the new one, which has not spent the units.
+func TestReservationAfterAlgorithm(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	const text = `trusted-proxies: [127.0.0.1]
+limits:
+  - {name: tokens, key: header:X-Tenant, algorithm: %s, config: [{limit: 100, period: 100h}]}
+  - {name: %[1]s, key: global, config: [{limit: 1, period: 1h}]}
+`
+	writeFile(t, path, fmt.Sprintf(text, "sliding-log"))
+	d := desk{t, startService(t, "-limits", path, "-key-secret", "0123456789abcdef")}
+	old := d.reserve("tokens", "acme", 60)
+	writeFile(t, path, fmt.Sprintf(text, "fixed-window"))
+	eventually(t, "reload", func() bool {
+		status, _, _ := d.call("/reserve", `{"rule": "fixed-window", "key": "", "units": 1}`)
+		return status == http.StatusOK
+	})
+	d.reserve("tokens", "acme", 70)
+	d.settle(old, 0, true)
+	d.left("tokens", "acme", 30)
+}
+
 // TestReservationClass: the class is in the id, so a class that would make the id too long to settle is refused.
 func TestReservationClass(t *testing.T) {
 	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), tokenLimits)
