@@ -137,7 +137,7 @@ func (d Dialect) policy(p *Policy) string {
 		window = fmt.Sprintf(";"+windowParam+"=%d", min(p.Limit.Period/time.Second, maxInteger))
 	}
 	if d&IETF == 0 {
-		return fmt.Sprintf("%d%s", p.Limit.Quota, window)
+		return fmt.Sprintf("%d%s", min(p.Limit.Quota, maxInteger), window)
 	}
 	switch {
 	case p.Unit != Requests:

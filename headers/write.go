@@ -205,8 +205,12 @@ func (it *Item) resetAfter() time.Duration {
 }
 
 func (x *fieldWriter) writeTriple(t *triple, it *Item, at time.Time) {
-	x.header[x.name(t.limit)] = it.limit
-	x.setInt(t.remaining, it.Remaining)
+	limit, remaining := it.limit, it.Remaining
+	if t.dialect == Draft06 && it.capacity > maxInteger { // its fields are structured
+		limit, remaining = []string{strconv.FormatInt(maxInteger, 10)}, min(remaining, maxInteger)
+	}
+	x.header[x.name(t.limit)] = limit
+	x.setInt(t.remaining, remaining)
 	switch t.format {
 	case unixSeconds:
 		x.setInt(t.reset, period.Seconds(time.Duration(at.UnixMicro())*time.Microsecond+it.resetAfter()))
@@ -230,8 +234,8 @@ func (x *fieldWriter) writeRest(d Dialect, it *Item) {
 	}
 	if d&Draft07 != 0 {
 		var few [80]byte
-		buf := strconv.AppendInt(append(few[:0], limitMember+"="...), it.capacity, 10)
-		buf = strconv.AppendInt(append(buf, ", "+remainingMember+"="...), it.Remaining, 10)
+		buf := strconv.AppendInt(append(few[:0], limitMember+"="...), min(it.capacity, maxInteger), 10)
+		buf = strconv.AppendInt(append(buf, ", "+remainingMember+"="...), min(it.Remaining, maxInteger), 10)
 		buf = strconv.AppendInt(append(buf, ", "+resetMember+"="...), period.Seconds(it.resetAfter()), 10)
 		x.set(rateLimitField, string(buf))
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,6 +96,20 @@ func TestWriteIntegers(t *testing.T) {
 			if got, want := h[name], []string{strconv.FormatInt(want[i][j], 10), "of another middleware"}; !slices.Equal(got, want) {
 				t.Errorf("response %d: %s is %q, want %q", i, name, got, want)
 			}
+		}
+	}
+}
+
+// TestWriteLarge: the Integers of structured fields have at most 15 digits, or clients would ignore the
+// whole field.
+func TestWriteLarge(t *testing.T) {
+	for _, d := range []headers.Dialect{headers.IETF, headers.Draft07, headers.Draft06} {
+		w, h := newWriter(t, d), http.Header{}
+		p := w.Prepare(headers.Policy{Name: "large", Limit: algorithms.FixedWindow(quota.MaxTicks, time.Second)})
+		w.Write(&headers.Response{Header: h, At: noon}, []headers.Item{{Prepared: p, Decision: &quota.Decision{Allowed: true, Remaining: quota.MaxTicks}}})
+		text := fmt.Sprint(h)
+		if n := strings.Count(text, "999999999999999"); n < 2 || regexp.MustCompile(`[0-9]{16}`).MatchString(text) {
+			t.Errorf("%#x: got %s, want 999999999999999 in the place of 2^50", d, text)
 		}
 	}
 }
