@@ -12,6 +12,7 @@ import (
 	"github.com/seed83679106/weir/internal/ban"
 	"github.com/seed83679106/weir/internal/outbound"
 	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -416,7 +417,7 @@ func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	if _, err := ruleNamed(l.rules, rule); err != nil {
 		return err
 	}
-	l.left.Forget(outbound.Key{Rule: rule, Key: key})
+	l.left.Forget(outbound.Key{Rule: rule, Key: storedkey.Of(key)})
 	pause := quota.Transaction{Charges: []quota.Charge{ban.LookupPause(rule, key)}, Mode: quota.ModeForget}
 	return l.store.Take(ctx, &pause)
 }

@@ -322,6 +322,33 @@ func TestUnpause(t *testing.T) {
 	}
 }
 
+// TestUnpauseLongKey: Unpause also forgets what a server has last said of a key that the store keeps as a
+// digest.
+func TestUnpauseLongKey(t *testing.T) {
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{
+		{Name: "llm", Key: weir.ByHeader("Authorization"), Unit: "tokens", Cost: func(*http.Request) int64 { return 5 }, Limits: []weir.Limit{algorithms.GCRA(100, time.Hour)}},
+	}})
+	answer := response(200, "x-ratelimit-limit-tokens", "9", "x-ratelimit-remaining-tokens", "1", "x-ratelimit-reset-tokens", "30s")
+	client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { return answer, nil })})}
+	for _, key := range []string{"short", strings.Repeat("long", 50)} {
+		send := func() error {
+			r, _ := http.NewRequest("GET", "http://llm.example/", nil)
+			r.Header.Set("Authorization", key)
+			_, err := client.Do(r)
+			return err
+		}
+		if first, second := send(), send(); first != nil || second == nil {
+			t.Errorf("%.9s: got %v and %v, want a refusal of the second request", key, first, second)
+		}
+		if err := l.Unpause(t.Context(), "llm", key); err != nil {
+			t.Error(err)
+		}
+		if err := send(); err != nil {
+			t.Errorf("%.9s: after Unpause: got %v, want no error", key, err)
+		}
+	}
+}
+
 // checkPauseError checks the LimitedError of a request that a pause of 30 s refuses, and
 // returns the reason and the rule.
 func checkPauseError(t *testing.T, host string, limited *weir.RefusedError) string {
