@@ -157,6 +157,32 @@ func costOf(r *http.Request) (n int64) {
 	return n
 }
 
+// TestWaitAfterCancel: Wait returns an error if the reservation is canceled, by Cancel or by an earlier call to
+// Wait, because the units are refunded.
+func TestWaitAfterCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, charge := memstore.New(memstore.Options{}), quota.Charge{Rule: "r", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}
+		over, end := context.WithCancel(t.Context())
+		end()
+		for _, cancel := range []func(r *quota.Reservation) error{
+			func(r *quota.Reservation) error { return r.Cancel(t.Context()) },
+			func(r *quota.Reservation) error { r.Wait(over); return nil },
+		} {
+			if _, err := quota.Reserve(t.Context(), store, 0, charge); err != nil {
+				t.Fatal(err)
+			}
+			r, err := quota.Reserve(t.Context(), store, time.Hour, charge)
+			if err != nil || r.Delay() != time.Minute || cancel(r) != nil {
+				t.Fatal(err)
+			}
+			if err := r.Wait(t.Context()); err == nil {
+				t.Error("got no error, want one")
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 // TestCancelKeepsTheLog: when a slot of a sliding log is cancelled, units that would have
 // left the window by the instant of the slot still count, even if part of the slot was
 // refunded before.

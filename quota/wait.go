@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -138,17 +139,22 @@ func atMost(ctx context.Context, within time.Duration) time.Duration {
 type Reservation struct {
 	store Store
 	t     Transaction
-	slot  time.Time // when the slot begins, by the clock of this process
+	slot  time.Time // when the slot begins, by the clock of this process; zero if the reservation is canceled
 }
+
+var errCanceled = errors.New("quota: Wait: the reservation is canceled; want another")
 
 // Delay returns the time until the slot begins, or 0 if it has already begun.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.slot)) }
 
 // Wait waits until the slot begins. If ctx is done first, Wait cancels the reservation and returns
-// ctx.Err().
+// ctx.Err(). If the reservation was canceled earlier, Wait returns an error.
 func (r *Reservation) Wait(ctx context.Context) error {
 	d := r.Delay()
-	if d == 0 {
+	switch {
+	case r.slot.IsZero():
+		return errCanceled
+	case d == 0:
 		return nil
 	}
 	err := period.Sleep(ctx, d)
