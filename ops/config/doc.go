@@ -72,7 +72,8 @@
 //     Access-Control-Expose-Headers.
 //   - cost is an integer of at least 1, "content-length", or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
-//     unknown is refused.
+//     unknown is refused. Over HTTP/3, quic-go does not report that a request has no body, so a GET
+//     without Content-Length is refused, too.
 //   - class is urgency (the Priority field of RFC 9218) or a key, and headroom is the percentage of
 //     each limit that requests of a class leave to others, such as {batch: 30%}: see Class in
 //     [weir.Rule].
