@@ -1,6 +1,6 @@
 module github.com/seed83679106/weir/_examples
 
-go 1.25
+go 1.25.0
 
 require (
 	github.com/seed83679106/weir v0.1.0
@@ -25,5 +25,5 @@ require (
 	github.com/stretchr/testify v1.11.1 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
-	golang.org/x/sys v0.35.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
 )

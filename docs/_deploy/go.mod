@@ -6,7 +6,7 @@ replace github.com/seed83679106/weir => ../..
 
 require (
 	github.com/compose-spec/compose-go/v2 v2.16.2
-	github.com/seed83679106/weir v0.0.0-00010101000000-000000000000
+	github.com/seed83679106/weir v0.1.0
 	k8s.io/api v0.37.2
 	sigs.k8s.io/yaml v1.6.0
 )

@@ -12,7 +12,7 @@ require (
 	github.com/gorilla/websocket v1.5.3
 	github.com/labstack/echo/v5 v5.4.4
 	github.com/modelcontextprotocol/go-sdk v1.8.0
-	github.com/seed83679106/weir v0.0.0
+	github.com/seed83679106/weir v0.1.0
 	github.com/vektah/gqlparser/v2 v2.5.64
 )
 

@@ -7,7 +7,7 @@ replace github.com/seed83679106/weir => ../..
 require (
 	github.com/anthropics/anthropic-sdk-go v1.84.0
 	github.com/openai/openai-go/v3 v3.98.0
-	github.com/seed83679106/weir v0.0.0-00010101000000-000000000000
+	github.com/seed83679106/weir v0.1.0
 )
 
 require (

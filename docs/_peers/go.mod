@@ -1,6 +1,6 @@
 module github.com/seed83679106/weir/docs/peers
 
-go 1.25
+go 1.25.0
 
 replace (
 	github.com/seed83679106/weir => ../..
@@ -15,7 +15,7 @@ require (
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/seed83679106/weir v0.1.0
-	github.com/seed83679106/weir/contrib/weirchi v0.0.0
+	github.com/seed83679106/weir/contrib/weirchi v0.1.0
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/ulule/limiter/v3 v3.11.2
 )
@@ -28,5 +28,5 @@ require (
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/zeebo/xxh3 v1.1.0 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
-	golang.org/x/sys v0.35.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
 )

@@ -10,8 +10,8 @@ require github.com/seed83679106/weir v0.1.0
 require (
 	github.com/seed83679106/weir/contrib/weirchi v0.1.0
 	github.com/seed83679106/weir/contrib/weirgrpc v0.1.0
-	github.com/seed83679106/weir/ops/weirotel v0.0.0
-	github.com/seed83679106/weir/ops/weirprom v0.0.0
+	github.com/seed83679106/weir/ops/weirotel v0.1.0
+	github.com/seed83679106/weir/ops/weirprom v0.1.0
 )
 
 replace (

@@ -1,6 +1,6 @@
 module github.com/seed83679106/weir/_examples/playground/e2e
 
-go 1.25
+go 1.25.0
 
 require (
 	github.com/seed83679106/weir v0.1.0
@@ -25,6 +25,6 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
 	github.com/goccy/go-yaml v1.19.2 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
-	golang.org/x/sys v0.35.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
