@@ -263,9 +263,9 @@ func TestReadme(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("go", "test", "-v", ".")
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOTOOLCHAIN=local", "GOPROXY=off", "GOMODCACHE="+t.TempDir())
+	cmd := exec.Command("go", "test", "-vet=off", "-v", ".")
+	cmd.Dir = dir // with other GOFLAGS, the standard library would be compiled again
+	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local", "GOPROXY=off", "GOMODCACHE="+t.TempDir())
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestSearchLimit") {
 		t.Errorf("%v: %s", err, out)
 	}
