@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/period"
 )
 
 // Changes lists the differences that a reload made, in the order in which the rules appear in the
@@ -122,7 +123,7 @@ func (r *rule) facts() []fact {
 		facts = append(facts, fact{"private", "true", ""})
 	}
 	if r.RetryJitter > 0 {
-		facts = append(facts, fact{"retry-jitter", periodName(r.RetryJitter), ""})
+		facts = append(facts, fact{"retry-jitter", period.Name(r.RetryJitter), ""})
 	}
 	if r.penalty != nil {
 		facts = append(facts, fact{"penalty", r.penalty.String(), r.penalty.strikes.Algorithm.Name()})

@@ -32,9 +32,10 @@ func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings,
 	}
 	f := d.mapping(n, what, known, required...)
 	set(f, "limit", &l.Quota, d.atLeast1)
-	period := f["period"]
-	if l.unit = calendarUnit(period); period != nil && l.unit == 0 {
-		l.Period = d.duration(period, "period")
+	if n := f["period"]; n != nil {
+		if l.unit = calendarUnit(n); l.unit == 0 {
+			l.Period = d.duration(n, "period")
+		}
 	}
 	var from *limit
 	if own && len(d.errs) == before {
@@ -92,7 +93,6 @@ func (l *limit) settings(s settings) settings {
 
 // setAlgorithm sets the Algorithm of a limit whose Quota, Period and unit are set.
 func (d *ruleDecoder) setAlgorithm(l *limit, f fields, s settings) {
-	period := f["period"]
 	switch {
 	case l.unit != 0 && f["algorithm"] != nil && s.algorithm != calendar:
 		d.errorf(f["algorithm"], "%s has no windows of a %v; only calendar has", s.algorithm, l.unit)
@@ -100,7 +100,7 @@ func (d *ruleDecoder) setAlgorithm(l *limit, f fields, s settings) {
 		l.Limit = algorithms.Calendar(l.Quota, l.unit, s.location)
 		l.location = s.location
 	case s.algorithm == calendar:
-		d.errorf(period, "calendar has no windows of %s; its periods are day, week and month", periodName(l.Period))
+		d.errorf(f["period"], "calendar has no windows of %s; its periods are day, week and month", period.Name(l.Period))
 	case f["timezone"] != nil:
 		d.errorf(f["timezone"], "timezone is only for the periods day, week and month")
 	default:
@@ -220,9 +220,6 @@ func isMeter(l limit) bool {
 	return slices.Contains([]string{"gcra", "token-bucket", "leaky-bucket"}, l.Algorithm.Name())
 }
 
-// periodName returns a period as in stored names: 1m, 3s, 1d, 1500ms.
-func periodName(d time.Duration) string { return period.Name(d) }
-
 // describe returns the limit in the form used in messages: "the limit 1m (20 per 1m)".
 func (l limit) describe() string {
 	if l.Name == "" {
@@ -236,7 +233,7 @@ func (l limit) String() string {
 	s := fmt.Sprintf("%d per ", l.Quota)
 	switch {
 	case l.unit == 0:
-		s += periodName(l.Period)
+		s += period.Name(l.Period)
 	case l.location == time.UTC:
 		s += l.unit.String()
 	default:
@@ -263,8 +260,8 @@ type penalty struct {
 // String returns a text such as "10 per 1m (anchored-window), for 10m to 1d".
 func (p *penalty) String() string {
 	most := cmp.Or(p.MaxDuration, max(24*time.Hour, p.Duration)) // the default of weir.Penalty
-	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + periodName(p.Duration) + " to " +
-		periodName(most)
+	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + period.Name(p.Duration) + " to " +
+		period.Name(most)
 }
 
 // penalty reads a penalty. The limit of its strikes inherits only the timezone of the rule.
@@ -281,7 +278,7 @@ func (d *ruleDecoder) penalty(n ast.Node, what string) *penalty {
 	set(f, "for", &p.Duration, d.duration)
 	set(f, "most", &p.MaxDuration, d.duration)
 	if n := f["most"]; n != nil && len(d.errs) == before && p.MaxDuration < p.Duration {
-		d.errorf(n, "most (%s) is shorter than for (%s)", periodName(p.MaxDuration), periodName(p.Duration))
+		d.errorf(n, "most (%s) is shorter than for (%s)", period.Name(p.MaxDuration), period.Name(p.Duration))
 	}
 	if len(d.errs) == before {
 		d.checkPart(n, weir.Rule{Penalty: &p.Penalty})

@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 )
@@ -467,8 +468,8 @@ func TestPeriodName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if get(limiter.Handler(ok)); periodName(d) != name {
-			t.Errorf("periodName(%v) is %s, and weir.New says %s", d, periodName(d), name)
+		if get(limiter.Handler(ok)); period.Name(d) != name {
+			t.Errorf("period.Name(%v) is %s, and weir.New says %s", d, period.Name(d), name)
 		}
 	}
 }
