@@ -366,7 +366,7 @@ func (e *Error) Error() string {
 }
 
 // suggest returns the end of a message about an unknown name: the most similar known name,
-// or all known names if none is similar and there are at most 16.
+// or all known names if none is similar and there are at most 24.
 func suggest(name string, known []string) string {
 	best := ""
 	if len(name) <= 64 {
