@@ -458,9 +458,9 @@ func checkName(field, name string, isNil bool, builtin []string) error {
 	return nil
 }
 
-// ipKey returns the key that fn returns for a request from the address v or, if v is a network,
+// keyFrom returns the key that fn returns for a request from the address v or, if v is a network,
 // from its first address. If v is neither an address nor a network, ok is false.
-func ipKey(v string, fn weir.KeyFunc) (from netip.Addr, key string, ok bool) {
+func keyFrom(v string, fn weir.KeyFunc) (from netip.Addr, key string, ok bool) {
 	network, ok := addr.Network(v)
 	if !ok {
 		return from, "", false

@@ -90,7 +90,7 @@ func (d *ruleDecoder) listEntry(n ast.Node, what string, e entry) (isKey, isAddr
 		hasKey, err := weir.KeyList(e.text)
 		if _, isNetwork, errAddr := addr.Entry(e.text); isNetwork && errAddr == nil {
 			if k.kind == kindIP {
-				_, key, _ := ipKey(e.text, k.net)
+				_, key, _ := keyFrom(e.text, k.net)
 				isKey = hasKey(key) // false if the key of an IPv6 address is a larger network
 				return isKey, !isKey, true
 			}

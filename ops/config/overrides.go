@@ -87,7 +87,7 @@ func (k *key) hintForValue(v entry) string {
 	case k.kind == kindHashed && !v.isPrefix:
 		return k.parts[0].hintForValue(v)
 	case k.kind == kindIP && !v.isPrefix:
-		from, key, ok := ipKey(v.text, k.net)
+		from, key, ok := keyFrom(v.text, k.net)
 		if ok && key != v.text {
 			return fmt.Sprintf("a request from %s has the key %q", from, key)
 		}
