@@ -97,12 +97,7 @@ func (l *Limiter) penalized(name string) (*rule, error) {
 }
 
 // longest returns the maximum length of a ban.
-func (p *Penalty) longest() time.Duration {
-	if p.MaxDuration == 0 {
-		return max(24*time.Hour, p.Duration)
-	}
-	return p.MaxDuration
-}
+func (p *Penalty) longest() time.Duration { return ban.LongestOf(p.Duration, p.MaxDuration) }
 
 func (p *Penalty) validate() error {
 	most := p.longest()

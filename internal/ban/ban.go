@@ -3,6 +3,7 @@
 package ban
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -22,6 +23,12 @@ type algorithm struct{}
 
 // Longest is the maximum length of a ban.
 const Longest = quota.MaxTicks / Repeats * time.Microsecond
+
+// LongestOf returns the maximum length of a ban under a weir.Penalty with this Duration and this
+// MaxDuration.
+func LongestOf(first, most time.Duration) time.Duration {
+	return cmp.Or(most, max(24*time.Hour, first))
+}
 
 const (
 	// Repeats is the number of periods for which a ban is remembered, and the maximum number of

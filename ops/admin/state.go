@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/ban"
 	"github.com/seed83679106/weir/internal/configfile"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/ops/overrides"
@@ -359,8 +359,7 @@ func bodiesOf(rules []rule) []ruleBody {
 			b.Limits = append(b.Limits, bodyOf(l))
 		}
 		if p := r.Penalty; p != nil {
-			most := cmp.Or(p.MaxDuration, max(24*time.Hour, p.Duration)) // the default of weir.Penalty
-			b.Penalty = &penaltyBody{bodyOf(p.Strikes), p.Duration.Seconds(), most.Seconds()}
+			b.Penalty = &penaltyBody{bodyOf(p.Strikes), p.Duration.Seconds(), ban.LongestOf(p.Duration, p.MaxDuration).Seconds()}
 		}
 		bodies = append(bodies, b)
 	}

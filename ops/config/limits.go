@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/ban"
 	"github.com/seed83679106/weir/internal/period"
 )
 
@@ -259,9 +259,8 @@ type penalty struct {
 
 // String returns a text such as "10 per 1m (anchored-window), for 10m to 1d".
 func (p *penalty) String() string {
-	most := cmp.Or(p.MaxDuration, max(24*time.Hour, p.Duration)) // the default of weir.Penalty
 	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + period.Name(p.Duration) + " to " +
-		period.Name(most)
+		period.Name(ban.LongestOf(p.Duration, p.MaxDuration))
 }
 
 // penalty reads a penalty. The limit of its strikes inherits only the timezone of the rule.
