@@ -74,7 +74,7 @@ func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
 func (t *traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now, since := t.read()
+	now, since := t.slot()
 	h := &t.total
 	if rule != "" {
 		i := slices.Index(t.rules, rule)
@@ -94,16 +94,4 @@ func (t *traffic) Failure() (cause string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cause, t.failed
-}
-
-// A clock numbers intervals of equal length, the slots. It starts with slot 0 and never steps back.
-type clock struct {
-	began time.Time
-	every time.Duration // the length of a slot
-}
-
-// read returns the number of the current slot, and how long it has lasted.
-func (c *clock) read() (slot int64, since time.Duration) {
-	now := time.Since(c.began)
-	return int64(now / c.every), now % c.every
 }

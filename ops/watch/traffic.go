@@ -18,7 +18,7 @@ import (
 // traffic remembers the latest requests, and counts those of the last 15 minutes.
 type traffic struct {
 	mu        sync.Mutex
-	clock     clock // its slots are those of History
+	began     time.Time // of slot 0 of History
 	total     history
 	rules     []string
 	histories []*history // of rules
@@ -48,7 +48,7 @@ const (
 
 // init makes t remember n requests.
 func (t *traffic) init(n int) {
-	t.clock, t.ring, t.keys = clock{time.Now(), HistoryEvery}, make([]recordedRequest, n), make([]byte, max(256, n*keyBytes))
+	t.began, t.ring, t.keys = time.Now(), make([]recordedRequest, n), make([]byte, max(256, n*keyBytes))
 }
 
 // observe records a request under each rule that charges it at least 1 unit, even if a limit
@@ -61,7 +61,7 @@ func (t *traffic) observe(e *weir.Event) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now, _ := t.read()
+	now, _ := t.slot()
 	if e.Err != nil {
 		t.fail(e, now)
 		return
@@ -78,12 +78,14 @@ func (t *traffic) observe(e *weir.Event) {
 	t.count(e, now)
 }
 
-// read returns the current slot of History, and how long it has lasted. The caller holds t.mu.
-func (t *traffic) read() (slot int64, since time.Duration) {
+// slot returns the number of the current interval of History, from 0, and how long it has lasted.
+// The caller holds t.mu.
+func (t *traffic) slot() (n int64, since time.Duration) {
 	if t.ring == nil {
 		t.init(defaultRequests)
 	}
-	return t.clock.read()
+	now := time.Since(t.began)
+	return int64(now / HistoryEvery), now % HistoryEvery
 }
 
 // count counts a request under each rule that charges it.
