@@ -166,7 +166,6 @@ const (
 	calendar       = "calendar"
 	gcra           = "gcra"
 	slidingLog     = "sliding-log"
-	inFlight       = "in-flight"
 	anchoredWindow = "anchored-window"
 )
 
