@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,14 +54,9 @@ func (o *TransportOptions) complete() error {
 	if err := period.CheckUnit("weir: MaxPause", o.MaxPause); err != nil {
 		return err
 	}
-	if o.Base == nil {
-		o.Base = http.DefaultTransport
-	}
+	o.Base, o.MaxPause = cmp.Or(o.Base, http.DefaultTransport), cmp.Or(o.MaxPause, time.Minute)
 	if o.OnError == nil {
 		o.OnError = failOpen
-	}
-	if o.MaxPause == 0 {
-		o.MaxPause = time.Minute
 	}
 	return nil
 }
@@ -336,8 +332,8 @@ func (t *transport) spend(d *decision) bool {
 // for at most MaxPause.
 func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duration) {
 	limits, retryAfter := headers.Parse(res.Header, time.Now())
-	switch status := res.StatusCode; {
-	case status == http.StatusForbidden, status == http.StatusTooManyRequests, status >= 500: // GitHub's secondary limits have status 403
+	status := res.StatusCode
+	if status == http.StatusForbidden || status == http.StatusTooManyRequests || status >= 500 { // GitHub's secondary limits have status 403
 		pause = retryAfter
 	}
 	for _, a := range limits {
