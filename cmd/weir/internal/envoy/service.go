@@ -119,11 +119,9 @@ func (s *Service) replaceLimits(c *Config, from string, files int) {
 	for _, l := range c.limits {
 		l.stats, kept[l.labels] = s.metrics.statsOf(l.labels), true
 	}
-	if old := s.config.Swap(c); old != nil {
-		for _, l := range old.limits {
-			if !kept[l.labels] {
-				s.metrics.remove(l.labels)
-			}
+	for _, l := range s.config.Swap(c).limits {
+		if !kept[l.labels] {
+			s.metrics.remove(l.labels)
 		}
 	}
 	s.loads.Inc()

@@ -16,7 +16,7 @@ import (
 	config "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/health/grpc_health_v1"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -126,20 +126,19 @@ func (s *Service) apply(resources []*anypb.Any) error {
 	// Messages arrive in any order. Sorting them gives the same update the same errors.
 	slices.SortFunc(messages, func(a, b *config.RateLimitConfig) int { return cmp.Compare(a.Name, b.Name) })
 	for _, m := range messages {
-		from := file{path: fmt.Sprintf("resource %q", m.Name)}
-		of := reader{config: c, file: from, merge: s.o.Merge}
+		r := reader{config: c, file: file{path: fmt.Sprintf("resource %q", m.Name)}, merge: s.o.Merge}
 		var y fileYAML
 		text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
 		if err == nil {
 			err = json.Unmarshal(text, &y)
 		}
-		of.add(&y)
-		errs = append(append(errs, err), of.errs...)
+		r.add(&y)
+		errs = append(append(errs, err), r.errs...)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	s.replaceLimits(c, s.o.XDS.Address, len(resources))
-	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
+	s.Health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	return nil
 }
