@@ -13,29 +13,29 @@ import (
 // status returns the answer to a descriptor. The hits of the descriptor are added to the stats of
 // the limit, unless the descriptor refunds hits or the store has not counted them. Hits above the
 // given fraction of the limit count as near the limit.
-func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
+func (h *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
-	case a.unlimited:
+	case h.unlimited:
 		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK,
 			LimitRemaining: math.MaxUint32}
-	case a.limit == nil:
+	case h.limit == nil:
 		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK}
 	}
-	units := uint64(a.proto.RequestsPerUnit)
-	over := a.used > units || a.undecided
-	if !a.refund && !a.undecided {
-		a.count(a.hits, a.used, units, near, a.shadow)
+	units := uint64(h.proto.RequestsPerUnit)
+	over := h.used > units || h.undecided
+	if !h.refund && !h.undecided {
+		h.count(h.hits, h.used, units, near, h.shadow)
 	}
-	if a.remembered {
-		a.local.Add(float64(a.hits))
+	if h.remembered {
+		h.local.Add(float64(h.hits))
 	}
 	st := &ratelimit.RateLimitResponse_DescriptorStatus{
-		Code: ratelimit.RateLimitResponse_OK, CurrentLimit: a.proto,
-		DurationUntilReset: &durationpb.Duration{Seconds: a.reset},
+		Code: ratelimit.RateLimitResponse_OK, CurrentLimit: h.proto,
+		DurationUntilReset: &durationpb.Duration{Seconds: h.reset},
 	}
 	if !over {
-		st.LimitRemaining = uint32(units - a.used)
-	} else if !a.shadow {
+		st.LimitRemaining = uint32(units - h.used)
+	} else if !h.shadow {
 		st.Code = ratelimit.RateLimitResponse_OVER_LIMIT
 	}
 	return st
@@ -76,8 +76,8 @@ func (s *Service) refused(ds []hit, statuses []*ratelimit.RateLimitResponse_Desc
 	quotas := 0
 	var waits, quotaWaits []int64 // of the descriptors that exceed their limits
 	for i, st := range statuses {
-		a := &ds[i]
-		quotaMode := s.o.Quota || a.limit != nil && a.quota
+		h := &ds[i]
+		quotaMode := s.o.Quota || h.limit != nil && h.quota
 		if quotaMode {
 			quotas++
 		}
@@ -85,7 +85,7 @@ func (s *Service) refused(ds []hit, statuses []*ratelimit.RateLimitResponse_Desc
 			continue
 		}
 		wait := st.DurationUntilReset.GetSeconds()
-		if a.never || a.own == nil && a.hits > uint64(st.CurrentLimit.RequestsPerUnit) {
+		if h.never || h.own == nil && h.hits > uint64(st.CurrentLimit.RequestsPerUnit) {
 			wait = never
 		}
 		if quotaMode {

@@ -61,58 +61,58 @@ func (s *Service) descriptors(r *ratelimit.RateLimitRequest) ([]hit, error) {
 		}
 	}
 	for i := range ds {
-		if a := &ds[i]; a.limit != nil && a.proto.Name != "" && replaced[a.proto.Name] {
-			a.limit = nil
+		if h := &ds[i]; h.limit != nil && h.proto.Name != "" && replaced[h.proto.Name] {
+			h.limit = nil
 		}
 	}
 	return ds, nil
 }
 
-// describe sets the fields of the hit a for the descriptor d of the call r. It is given the node
+// describe sets the fields of the hit h for the descriptor d of the call r. It is given the node
 // for r's domain, or nil if no file defines that domain. It adds the names of the limits that the
 // limit of d replaces to the map.
-func (s *Service) describe(a *hit, r *ratelimit.RateLimitRequest, d *common.RateLimitDescriptor, domain *node,
+func (s *Service) describe(h *hit, r *ratelimit.RateLimitRequest, d *common.RateLimitDescriptor, domain *node,
 	replaced map[string]bool) error {
 	if domain == nil {
 		return nil
 	}
-	a.hits, a.refund = uint64(max(1, r.HitsAddend)), d.GetIsNegativeHits()
-	if h := d.GetHitsAddend(); h != nil {
-		a.hits = h.Value // 0 spends nothing
+	h.hits, h.refund = uint64(max(1, r.HitsAddend)), d.GetIsNegativeHits()
+	if addend := d.GetHitsAddend(); addend != nil {
+		h.hits = addend.Value // 0 spends nothing
 	}
-	a.hits = min(a.hits, maxHits)
-	a.key = appendText(nil, r.Domain)
+	h.hits = min(h.hits, maxHits)
+	h.key = appendText(nil, r.Domain)
 	if o := d.GetLimit(); o != nil {
 		unit := ratelimit.RateLimitResponse_RateLimit_Unit(o.Unit)
 		if periods[unit] == 0 {
 			return errors.New("a limit in a descriptor has no unit")
 		}
-		a.limit = &limit{proto: &ratelimit.RateLimitResponse_RateLimit{RequestsPerUnit: o.RequestsPerUnit, Unit: unit},
+		h.limit = &limit{proto: &ratelimit.RateLimitResponse_RateLimit{RequestsPerUnit: o.RequestsPerUnit, Unit: unit},
 			stats: s.overrides}
 		for _, e := range d.Entries {
-			a.key = appendText(appendText(a.key, e.GetKey()), e.GetValue())
+			h.key = appendText(appendText(h.key, e.GetKey()), e.GetValue())
 		}
 		return nil
 	}
-	a.find(domain, d)
-	if a.limit == nil {
+	h.find(domain, d)
+	if h.limit == nil {
 		return nil
 	}
-	for _, name := range a.replaces {
+	for _, name := range h.replaces {
 		replaced[name] = true
 	}
-	if a.limit.unlimited {
-		a.unlimited, a.limit = true, nil
+	if h.limit.unlimited {
+		h.unlimited, h.limit = true, nil
 	}
 	return nil
 }
 
-// find looks for d's limit in the nodes below n. It sets a.limit to this limit, and appends the key
-// of d's counter to a.key. At each level, an equal value takes precedence over values with
+// find looks for d's limit in the nodes below n. It sets h.limit to this limit, and appends the key
+// of d's counter to h.key. At each level, an equal value takes precedence over values with
 // asterisks, which are tried in the order of the file, and these take precedence over the key
 // without a value. A limit applies to d only if the entries of d match, level by level, the path in
 // the file to that limit's descriptor, and d has no further entries.
-func (a *hit) find(n *node, d *common.RateLimitDescriptor) {
+func (h *hit) find(n *node, d *common.RateLimitDescriptor) {
 	for i, e := range d.GetEntries() {
 		name := e.GetKey() + "_" + e.GetValue()
 		next, value := n.children[name], e.GetValue()
@@ -130,9 +130,9 @@ func (a *hit) find(n *node, d *common.RateLimitDescriptor) {
 		if next == nil {
 			return
 		}
-		a.key = appendText(appendText(a.key, e.GetKey()), value)
+		h.key = appendText(appendText(h.key, e.GetKey()), value)
 		if i == len(d.Entries)-1 {
-			a.limit = next.limit
+			h.limit = next.limit
 		}
 		n = next
 	}
@@ -160,32 +160,32 @@ func (s *Service) count(ctx context.Context, ds []hit) error {
 	var ts []*quota.Transaction
 	before := time.Now()
 	for i := range ds {
-		a := &ds[i]
-		if a.limit == nil || a.own == nil && s.over.recall(a, before) {
+		h := &ds[i]
+		if h.limit == nil || h.own == nil && s.over.recall(h, before) {
 			continue
 		}
-		cost := int64(a.hits)
-		if a.refund {
+		cost := int64(h.hits)
+		if h.refund {
 			cost = -cost
 		}
-		a.t.Charges = []quota.Charge{{Rule: "envoy", Key: string(a.key), Cost: cost,
-			Limit: algorithms.FixedWindow(ceiling, periods[a.proto.Unit])}}
-		if a.own != nil {
-			a.t.Charges[0].Limit = *a.own
+		h.t.Charges = []quota.Charge{{Rule: "envoy", Key: string(h.key), Cost: cost,
+			Limit: algorithms.FixedWindow(ceiling, periods[h.proto.Unit])}}
+		if h.own != nil {
+			h.t.Charges[0].Limit = *h.own
 		}
-		ts = append(ts, &a.t)
+		ts = append(ts, &h.t)
 	}
 	if err := s.take(ctx, ts); err != nil {
 		return err
 	}
 	for i := range ds {
-		switch a := &ds[i]; {
-		case a.limit == nil || a.remembered:
-		case a.own != nil:
-			a.decidedByOwn()
+		switch h := &ds[i]; {
+		case h.limit == nil || h.remembered:
+		case h.own != nil:
+			h.decidedByOwn()
 		default:
-			a.decided()
-			s.over.keep(a, before)
+			h.decided()
+			s.over.keep(h, before)
 		}
 	}
 	return nil
@@ -212,11 +212,11 @@ func (s *Service) take(ctx context.Context, ts []*quota.Transaction) error {
 }
 
 // decided sets the fields of the descriptor from the decision of the store.
-func (a *hit) decided() {
-	a.used = ceiling // if the counter is full
-	if d := &a.t.Decisions[0]; d.Allowed {
-		a.used = uint64(ceiling - d.Remaining)
+func (h *hit) decided() {
+	h.used = ceiling // if the counter is full
+	if d := &h.t.Decisions[0]; d.Allowed {
+		h.used = uint64(ceiling - d.Remaining)
 	}
-	period := int64(periods[a.proto.Unit] / time.Second)
-	a.reset = period - a.t.At.Unix()%period
+	period := int64(periods[h.proto.Unit] / time.Second)
+	h.reset = period - h.t.At.Unix()%period
 }

@@ -38,8 +38,8 @@ func metadata(r *ratelimit.RateLimitRequest, ds []hit,
 	}
 	own := &structpb.Struct{}
 	for i := range ds {
-		if a := &ds[i]; a.limit != nil && statuses[i].Code == ratelimit.RateLimitResponse_OK {
-			addFields(own, a.metadata)
+		if h := &ds[i]; h.limit != nil && statuses[i].Code == ratelimit.RateLimitResponse_OK {
+			addFields(own, h.metadata)
 		}
 	}
 	if len(own.Fields) > 0 {

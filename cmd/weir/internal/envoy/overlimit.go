@@ -41,17 +41,17 @@ func newOverCache(max int) *overCache {
 	return &overCache{max: max, counters: map[counter]counted{}}
 }
 
-func (a *hit) counter() counter {
-	return counter{storedkey.Of(string(a.key)), periods[a.proto.Unit]}
+func (h *hit) counter() counter {
+	return counter{storedkey.Of(string(h.key)), periods[h.proto.Unit]}
 }
 
 // recall reports whether a descriptor exceeds its limit according to the hits in the cache. If so,
 // recall sets the result of the descriptor.
-func (c *overCache) recall(a *hit, now time.Time) bool {
-	if c == nil || a.refund {
+func (c *overCache) recall(h *hit, now time.Time) bool {
+	if c == nil || h.refund {
 		return false
 	}
-	k := a.counter()
+	k := h.counter()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	seen, ok := c.counters[k]
@@ -63,24 +63,24 @@ func (c *overCache) recall(a *hit, now time.Time) bool {
 		delete(c.counters, k)
 		return false
 	}
-	if seen.used+a.hits <= uint64(a.proto.RequestsPerUnit) { // the limit has been raised
+	if seen.used+h.hits <= uint64(h.proto.RequestsPerUnit) { // the limit has been raised
 		return false
 	}
-	a.used, a.reset, a.remembered = seen.used+a.hits, period.Seconds(left), true
+	h.used, h.reset, h.remembered = seen.used+h.hits, period.Seconds(left), true
 	return true
 }
 
 // keep remembers the counter of a descriptor that exceeds its limit according to the store. The
 // counter of a descriptor that has refunded hits is removed. The given time must be before the
 // store's decision, so that the counter is never kept beyond the end of its window.
-func (c *overCache) keep(a *hit, before time.Time) {
-	if c == nil || !a.refund && a.used <= uint64(a.proto.RequestsPerUnit) {
+func (c *overCache) keep(h *hit, before time.Time) {
+	if c == nil || !h.refund && h.used <= uint64(h.proto.RequestsPerUnit) {
 		return
 	}
-	k := a.counter()
+	k := h.counter()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if a.refund {
+	if h.refund {
 		delete(c.counters, k)
 		return
 	}
@@ -90,6 +90,6 @@ func (c *overCache) keep(a *hit, before time.Time) {
 			break
 		}
 	}
-	left := k.period - time.Duration(a.t.At.UnixMicro()%k.period.Microseconds())*time.Microsecond
-	c.counters[k] = counted{a.used, before.Add(left)}
+	left := k.period - time.Duration(h.t.At.UnixMicro()%k.period.Microseconds())*time.Microsecond
+	c.counters[k] = counted{h.used, before.Add(left)}
 }

@@ -77,17 +77,17 @@ func wholeNumber(n float64) bool { return n >= 1 && n <= math.MaxUint32 && n == 
 
 // decidedByOwn sets the fields of the descriptor from the decision of its own algorithm. If the
 // algorithm refuses the hits, they exceed the limit.
-func (a *hit) decidedByOwn() {
-	d, units := &a.t.Decisions[0], uint64(a.proto.RequestsPerUnit)
+func (h *hit) decidedByOwn() {
+	d, units := &h.t.Decisions[0], uint64(h.proto.RequestsPerUnit)
 	wait := d.RetryAfter
 	if d.Allowed {
-		a.used = units - min(units, uint64(d.Remaining))
-		wait = a.own.FullAfter(d)
+		h.used = units - min(units, uint64(d.Remaining))
+		wait = h.own.FullAfter(d)
 	} else {
-		a.used, a.never = units+max(1, a.hits), wait == quota.Never
+		h.used, h.never = units+max(1, h.hits), wait == quota.Never
 	}
 	if wait == quota.Never {
-		wait = a.own.Period
+		wait = h.own.Period
 	}
-	a.reset = max(1, period.Seconds(wait))
+	h.reset = max(1, period.Seconds(wait))
 }
