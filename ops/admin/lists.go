@@ -84,8 +84,11 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 		if rule != "" && rule != l.Rule || key != "" && l.Key != h.storedKey(l.Rule, key) {
 			continue
 		}
-		b := refusalBody{l.At.Truncate(time.Second).UTC(), l.Last.Truncate(time.Second).UTC(), l.Count, listedOf(l.Rule, scope{Key: l.Key}), l.Reason.String(), l.Limit, 0, l.Route, l.Shadow,
-			l.LeftOut, l.Reason}
+		b := refusalBody{
+			At: l.At.Truncate(time.Second).UTC(), Last: l.Last.Truncate(time.Second).UTC(), Count: l.Count,
+			listed: listedOf(l.Rule, scope{Key: l.Key}), Reason: l.Reason.String(), Limit: l.Limit,
+			Route: l.Route, Shadow: l.Shadow, LeftOut: l.LeftOut, reason: l.Reason,
+		}
 		if l.RetryAfter != quota.Never {
 			b.RetryAfter = seconds(l.RetryAfter)
 		}
