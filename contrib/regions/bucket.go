@@ -100,9 +100,8 @@ func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.Stat
 // Reserve evaluates a charge that is requested now and spent now or later, at a given instant.
 func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision) {
 	last := max(at, s.At)
-	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), quota.Decision{Allowed: true}
+	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), b.debt(&s, now, last), quota.Decision{Allowed: true}
 	full := l.Burst * unit
-	debt = b.debt(&s, now, last)
 	switch {
 	case cost > 0 && l.Quota == forced:
 		if debt < quota.MaxTicks {

@@ -172,10 +172,10 @@ func (s *Store) share(charges []quota.Charge) {
 	past, need := s.loadPast(), 0.0
 	for i := range charges {
 		c := &charges[i]
-		whole, n := c.Limit, int64(s.o.Regions)
-		fits := c.Headroom > 0 && c.Headroom < whole.Capacity()
+		undivided, n := c.Limit, int64(s.o.Regions)
+		fits := c.Headroom > 0 && c.Headroom < undivided.Capacity()
 		if s.divide(&c.Limit, past) {
-			need = max(need, min(1, float64(c.Cost)/float64(whole.Quota))*float64(whole.Period))
+			need = max(need, min(1, float64(c.Cost)/float64(undivided.Quota))*float64(undivided.Period))
 		}
 		if c.Headroom = (c.Headroom + n - 1) / n; fits { // as in quota.Share
 			c.Headroom = min(c.Headroom, c.Limit.Capacity()-1)
