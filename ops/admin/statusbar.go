@@ -132,11 +132,12 @@ func (s *statusBar) addStores(h *Handler) {
 	}
 	byLength := func(a, b quota.FallbackStats) int { return cmp.Compare(lasted(a), lasted(b)) }
 	h.outage = slices.MaxFunc(outages, byLength)
+	h.outage.Active = false // a fallback in use is among the stores, too
 	s.outage = h.outage
 	if now := slices.DeleteFunc(outages, func(o quota.FallbackStats) bool { return !decides(o) }); len(now) > 0 {
 		s.outage = slices.MaxFunc(now, byLength)
 	}
-	h.outage.Active, s.outage.Active = false, active
+	s.outage.Active = active
 }
 
 // addFallback adds the numbers of a fallback.
