@@ -39,8 +39,12 @@ func (c *Conns) since(t time.Time) int64 { return int64(t.Sub(c.began)) }
 
 // add registers conn, and returns a prompt that wraps it.
 func (c *Conns) add(conn net.Conn) net.Conn {
-	keepalive(conn)
-	p := &prompt{Conn: conn, conns: c, raw: rawOf(conn)}
+	socket := conn
+	if c, ok := conn.(interface{ NetConn() net.Conn }); ok { // a TLS connection
+		socket = c.NetConn()
+	}
+	keepalive(socket)
+	p := &prompt{Conn: conn, conns: c, raw: rawOf(socket)}
 	if p.raw != nil && canPeek {
 		c.mu.Lock()
 		c.all[weak.Make(p)] = 0
@@ -78,11 +82,11 @@ func (c *Conns) Dial(dial func() (net.Conn, error)) (net.Conn, error) {
 type fault int
 
 const (
-	unknown  fault = iota // the kernel cannot be queried, or a connection is being opened
-	neither               // it is too early to tell, or Redis answers other calls
-	tooSoon               // Redis has been silent for most of the time within which it must answer
-	isLate                // the process has not written the command, or has not read the answer
-	notHeard              // Redis has not answered: the command was written, and nothing was received
+	unknown     fault = iota // the kernel cannot be queried, or a connection is being opened
+	neither                  // it is too early to tell, or Redis answers other calls
+	tooSoon                  // Redis has been silent for most of the time within which it must answer
+	processLate              // the process has not written the command, or has not read the answer
+	notHeard                 // Redis has not answered: the command was written, and nothing was received
 )
 
 // fault returns the reason why n calls, the first of which began at the given time, have no
@@ -95,7 +99,7 @@ func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(kn
 		return unknown
 	}
 	f, known := c.seen(n, sent, least)
-	if f == isLate && known >= 0 && others(known) {
+	if f == processLate && known >= 0 && others(known) {
 		return unknown
 	}
 	return f
@@ -118,7 +122,7 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 	}
 	switch {
 	case unread: // for at least a beat
-		return isLate, -1
+		return processLate, -1
 	case silence >= least:
 		c.quiet.Store(true)
 		return notHeard, -1
@@ -131,7 +135,7 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 	case c.dials > 0 || c.dialed >= first:
 		return unknown, -1
 	}
-	return isLate, len(c.all)
+	return processLate, len(c.all)
 }
 
 // look examines the connections that wait for an answer, including those that are still being
@@ -198,11 +202,8 @@ func (c *Conns) drop(before time.Time) (left int) {
 // errDropped is returned for a connection that drop has closed. The command was not sent.
 var errDropped = errors.New("redisstore: the connection was closed, because the network seems to have forgotten it")
 
-// rawOf returns the socket of a connection, which may use TLS, or nil if there is none.
+// rawOf returns the socket of a connection without TLS, or nil if there is none.
 func rawOf(conn net.Conn) syscall.RawConn {
-	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		conn = c.NetConn()
-	}
 	if c, ok := conn.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			return raw
@@ -215,9 +216,6 @@ func rawOf(conn net.Conn) syscall.RawConn {
 // forgotten a connection. Keep-alive packets also prevent load balancers from forgetting a
 // connection, which happens after minutes without a packet.
 func keepalive(conn net.Conn) {
-	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		conn = c.NetConn()
-	}
 	if c, ok := conn.(*net.TCPConn); ok {
 		_ = c.SetKeepAliveConfig(net.KeepAliveConfig{
 			Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,

@@ -113,16 +113,16 @@ func TestFault(t *testing.T) {
 					t.Errorf("%s: got the fault %d, want %d", when, got, want)
 				}
 			}
-			check("not written", isLate, 1, false)
+			check("not written", processLate, 1, false)
 			check("not written, because others use all connections", unknown, 1, true)
 			p.write(t, p.here)
 			check("written just now", neither, time.Hour, false)
 			check("written, and nothing has come", notHeard, 1, false)
 			p.read(t, p.there)
 			p.write(t, p.there)
-			p.until(t, isLate, sent, 1) // nobody reads the answer
+			p.until(t, processLate, sent, 1) // nobody reads the answer
 			p.read(t, p.here)
-			check("read, and the call is not over", isLate, 1, false)
+			check("read, and the call is not over", processLate, 1, false)
 
 			sent = time.Now()
 			p.write(t, p.here)
@@ -158,7 +158,7 @@ func TestFaultOfOthers(t *testing.T) {
 		}
 	}
 	check(neither) // at the first look
-	check(isLate)
+	check(processLate)
 }
 
 // TestFaultOfReader: if an answer has left the kernel, and the goroutine that reads it has not noted that yet,
@@ -168,12 +168,12 @@ func TestFaultOfReader(t *testing.T) {
 	sent := time.Now()
 	p.write(t, p.here)
 	p.write(t, p.there)
-	p.until(t, isLate, sent, time.Hour)
+	p.until(t, processLate, sent, time.Hour)
 	for conn := range p.all {
 		p.read(t, conn.Value().Conn)
 	}
-	if got := p.fault(1, sent, 1, func(int) bool { return false }); got != isLate {
-		t.Errorf("got the fault %d, want %d", got, isLate)
+	if got := p.fault(1, sent, 1, func(int) bool { return false }); got != processLate {
+		t.Errorf("got the fault %d, want %d", got, processLate)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestFaultOfReader(t *testing.T) {
 func TestFaultOfHandshake(t *testing.T) {
 	for _, written := range []bool{true, false} {
 		p := newPair(t, "tcp", "127.0.0.1:0", nil)
-		want := isLate
+		want := processLate
 		p.write(t, p.here)
 		p.read(t, p.there)
 		p.write(t, p.there)
@@ -212,7 +212,7 @@ func TestAbandoned(t *testing.T) {
 	p, other := newPair(t, "tcp", "127.0.0.1:0", nil), newPair(t, "tcp", "127.0.0.1:0", nil)
 	p.write(t, p.here)
 	p.write(t, p.there)
-	p.until(t, isLate, time.Now().Add(-time.Hour), time.Hour)
+	p.until(t, processLate, time.Now().Add(-time.Hour), time.Hour)
 	for conn := range p.all {
 		conn.Value().wrote.Store(p.since(time.Now().Add(-2 * mostHeld)))
 	}
@@ -267,8 +267,8 @@ func TestFaultOfSilence(t *testing.T) {
 // TestFaultOfClose: a pool closes connections under the lock that it needs to say how many it has.
 func TestFaultOfClose(t *testing.T) {
 	p := newPair(t, "tcp", "127.0.0.1:0", nil)
-	if got := p.fault(1, time.Now(), 1, func(int) bool { p.here.Close(); return false }); got != isLate {
-		t.Errorf("got the fault %d, want %d", got, isLate)
+	if got := p.fault(1, time.Now(), 1, func(int) bool { p.here.Close(); return false }); got != processLate {
+		t.Errorf("got the fault %d, want %d", got, processLate)
 	}
 }
 

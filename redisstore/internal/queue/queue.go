@@ -293,7 +293,7 @@ func (q *Queue) tick() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.budgetClock.stop()
-	if q.fault = q.whoseFault(); q.fault == isLate {
+	if q.fault = q.whoseFault(); q.fault == processLate {
 		q.lost += beat
 		q.held += beat
 	}
