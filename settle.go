@@ -89,13 +89,8 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 		panic("weir: ChargeOnly: statuses is empty")
 	}
 	return func(o Outcome) int64 {
-		if o.Panicked || o.HungUp {
+		if o.Panicked || o.HungUp || slices.Contains(statuses, o.Status) {
 			return o.Cost
-		}
-		for _, s := range statuses {
-			if o.Status == s {
-				return o.Cost
-			}
 		}
 		return 0
 	}
