@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -21,9 +22,7 @@ import (
 func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
 	units := make([]string, len(rules))
 	for i := range rules {
-		if units[i] = rules[i].Unit; units[i] == "" {
-			units[i] = headers.Requests
-		}
+		units[i] = cmp.Or(rules[i].Unit, headers.Requests)
 	}
 	w, err := headers.NewWriter(d, units...)
 	if err != nil {

@@ -375,9 +375,7 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 		return nil, err
 	}
 	r.Headroom = maps.Clone(r.Headroom)
-	if r.Unit == "" {
-		r.Unit = headers.Requests
-	}
+	r.Unit = cmp.Or(r.Unit, headers.Requests)
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return nil, fmt.Errorf("the unit is %q; want lower-case letters, digits and hyphens", r.Unit)
 	}

@@ -1,6 +1,7 @@
 package headers
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -110,9 +111,7 @@ type policyList struct {
 // Prepare converts a Policy to the form that Write needs. Other Writers may use the result too.
 // Call Prepare once for each policy, rather than for each response.
 func (w *Writer) Prepare(p Policy) *Prepared {
-	if p.Unit == "" {
-		p.Unit = Requests
-	}
+	p.Unit = cmp.Or(p.Unit, Requests)
 	named, ok := w.named[p.Unit]
 	if !ok {
 		named = namedTriples(p.Unit)

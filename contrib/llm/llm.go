@@ -119,12 +119,7 @@ type Transport struct {
 	warned atomic.Bool
 }
 
-func (t *Transport) base() http.RoundTripper {
-	if t.Base == nil {
-		return http.DefaultTransport
-	}
-	return t.Base
-}
+func (t *Transport) base() http.RoundTripper { return cmp.Or(t.Base, http.DefaultTransport) }
 
 // CloseIdleConnections closes the idle connections of Base. http.Client.CloseIdleConnections calls it.
 func (t *Transport) CloseIdleConnections() {
@@ -179,11 +174,7 @@ func (t *Transport) warn(ctx context.Context) {
 	if t.warned.Swap(true) {
 		return
 	}
-	logger := t.Logger
-	if logger == nil {
-		logger = slog.Default()
-	}
-	logger.WarnContext(ctx, "llm: response without its usage of tokens", "effect", "it costs what was reserved; later responses of this kind are not logged",
+	cmp.Or(t.Logger, slog.Default()).WarnContext(ctx, "llm: response without its usage of tokens", "effect", "it costs what was reserved; later responses of this kind are not logged",
 		"likely", "the server does not report usage, the response is compressed, or it is of another API")
 }
 
