@@ -719,7 +719,7 @@ func (rule *rule) policyFor(d *decision, key string, ok bool) *policy {
 		if p.err == nil {
 			return p
 		}
-		rule.log.warn(d.Context, "policy of ForKey ignored", rule.Name, p.err)
+		rule.limiter.log.warn(d.Context, "policy of ForKey ignored", rule.Name, p.err)
 	}
 	return base
 }

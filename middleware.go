@@ -197,7 +197,7 @@ func New(store Store, o Options) (*Limiter, error) {
 
 // add adds a rule.
 func (l *Limiter) add(r *rule) {
-	r.log, r.store = &l.log, l.store
+	r.limiter = l
 	if r.penalty != nil {
 		r.penalty.Store = l.unpaid
 	}

@@ -270,9 +270,8 @@ type rule struct {
 	exceeded answer.Problem  // the body of a refusal by its limits
 	abnormal answer.Problem  // the body of a refusal by a ban or a deny
 	penalty  *ban.Penalty    // nil if Penalty is nil
+	limiter  *Limiter        // nil until New has added the rule to one
 	writer   *headers.Writer // the Limiter's
-	log      *errorLog       // the Limiter's
-	store    Store           // the Limiter's
 	global   bool            // Key is Global, so empty keys are intended
 
 	// For warnings: see warnings.go.
@@ -500,7 +499,7 @@ func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
 	}
 	nearest := rule.limited(limits, nil)
 	if nearest.err == nil {
-		rule.log.warn(ctx, "limit of Policy lowered", rule.Name, p.err)
+		rule.limiter.log.warn(ctx, "limit of Policy lowered", rule.Name, p.err)
 	}
 	return nearest
 }

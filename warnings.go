@@ -141,11 +141,11 @@ func (l *Limiter) checkNesting(d *decision) {
 	for o := d.outer; o != nil; o = o.outer {
 		for i := range o.claims {
 			switch r := o.claims[i].rule; {
-			case r.log == &l.log && !l.doubled.Load() && d.repeats(&o.claims[i]) && !l.doubled.Swap(true):
+			case r.limiter == l && !l.doubled.Load() && d.repeats(&o.claims[i]) && !l.doubled.Swap(true):
 				loggerOr(l.o.Logger).Warn("weir: request charged twice by one Limiter", "rule", r.Name,
 					"likely", "the Limiter is around itself, around the messages of its stream, or around a handler that sends requests by its Transport",
 					"fix", "remove one of the two, or give each a separate Limiter")
-			case r.log != &l.log && !l.repeated.Load() && d.repeats(&o.claims[i]) && !l.repeated.Swap(true):
+			case r.limiter != l && !l.repeated.Load() && d.repeats(&o.claims[i]) && !l.repeated.Swap(true):
 				loggerOr(l.o.Logger).Warn("weir: request charged twice under one rule", "rule", r.Name,
 					"likely", "a rule applies to a router, and in another Limiter to a group of its routes",
 					"fix", "remove one of the two, or give the rules different names")
@@ -164,7 +164,7 @@ func (l *Limiter) checkNesting(d *decision) {
 func (d *decision) repeats(other *claim) bool {
 	for i := range d.claims {
 		c := &d.claims[i]
-		if c.rule == other.rule || c.rule.Name == other.rule.Name && c.key == other.key && safe.Equal(c.rule.store, other.rule.store) {
+		if c.rule == other.rule || c.rule.Name == other.rule.Name && c.key == other.key && safe.Equal(c.rule.limiter.store, other.rule.limiter.store) {
 			return true
 		}
 	}
@@ -375,5 +375,5 @@ func (rule *rule) checkName(limits []Limit, isNew bool) {
 // warnOnce logs that a rule is probably misconfigured. The caller ensures that each such line is
 // logged only once for each rule of a Limiter.
 func (rule *rule) warnOnce(what, effect, likely string) {
-	loggerOr(rule.log.logger).Warn("weir: "+what, "rule", rule.Name, "effect", effect, "likely", likely)
+	loggerOr(rule.limiter.o.Logger).Warn("weir: "+what, "rule", rule.Name, "effect", effect, "likely", likely)
 }
