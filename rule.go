@@ -303,9 +303,7 @@ type policy struct {
 // request and key.
 type limit struct {
 	Limit
-	name     string // in header fields: the rule's name, or rule/limit
-	inFlight bool   // this is a concurrency limit
-
+	name    string // in header fields: the rule's name, or rule/limit
 	fields  *headers.Prepared
 	json    []byte         // the name as JSON
 	problem answer.Problem // the answer if this limit alone refuses
@@ -430,7 +428,7 @@ func (r *rule) checkLimits() error {
 	settles := r.Settle == nil || len(limits) == 0
 	for i := range limits {
 		a := &limits[i]
-		settles = settles || !a.inFlight
+		settles = settles || !a.InFlight()
 		if err := checkBurst(&a.Limit); err != nil {
 			return fmt.Errorf("limit %q: %w", a.Name, err)
 		}
@@ -586,7 +584,7 @@ var (
 )
 
 func anyInFlight(limits []limit) bool {
-	return slices.ContainsFunc(limits, func(l limit) bool { return l.inFlight })
+	return slices.ContainsFunc(limits, func(l limit) bool { return l.InFlight() })
 }
 
 // storedLimits returns the limits of a policy. Each limit's Name is its stored name.
@@ -635,7 +633,7 @@ func (r *rule) limitsOf(limits []Limit, base []limit) ([]limit, error) {
 // newLimit prepares a limit. If alone is true, header fields show the limit under the name of the
 // rule, and otherwise as rule/limit.
 func (r *rule) newLimit(l Limit, alone bool) limit {
-	p := limit{Limit: l, name: r.Name, inFlight: l.InFlight()}
+	p := limit{Limit: l, name: r.Name}
 	if !alone {
 		p.name += "/" + l.Name
 	}

@@ -209,14 +209,16 @@ func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, inSha
 		c.rule.checkSettled(cost, o.Reported)
 		for j, on := range c.pick(s.decisions) {
 			charge := c.charge(j)
+			if charge.Limit.InFlight() { // its units are released
+				continue
+			}
 			charge.Cost = cost - o.Cost
-			if drawn > 0 && !c.limits[j].inFlight { // drawn units were spent last, so they are refunded first
+			if drawn > 0 { // drawn units were spent last, so they are refunded first
 				n := min(drawn, max(0, -charge.Cost))
 				u.refunds = append(u.refunds, n)
 				charge.Cost += n
 			}
 			switch {
-			case c.limits[j].inFlight:
 			case charge.Cost < 0:
 				charge.Spent, charge.FellBack = on.At, on.FellBack
 				refunds = append(refunds, charge)
@@ -424,7 +426,7 @@ func (t *ticket) drawable(unit string) (charges []quota.Charge, reserved int64) 
 			continue
 		}
 		for j := range c.limits {
-			if charge := c.charge(j); !c.limits[j].inFlight {
+			if charge := c.charge(j); !charge.Limit.InFlight() {
 				charge.Cost, reserved = 1, min(reserved, c.cost)
 				charges = append(charges, charge)
 			}

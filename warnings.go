@@ -82,7 +82,7 @@ func checkCosts(d *decision) {
 		fits := true
 		for j, on := range c.pick(d.decisions) {
 			p := &c.limits[j]
-			fits = fits && (on.RetryAfter != quota.Never || p.inFlight && c.cost <= p.Quota)
+			fits = fits && (on.RetryAfter != quota.Never || p.InFlight() && c.cost <= p.Quota)
 		}
 		if fits {
 			c.rule.unfit.end()
