@@ -295,7 +295,7 @@ type policy struct {
 	err      error   // not nil if a limit is invalid
 
 	of   []Limit // the limits from which the policy was prepared
-	base *policy // the policy whose limits this policy replaces, or nil
+	base *policy // the policy whose limits this policy replaces
 	kept bool    // the rule's policies contains this policy
 }
 
@@ -482,7 +482,7 @@ const maxPolicies = 1 << 14
 // if each of the rule's first requests has a named limit that no earlier request had.
 func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
 	before := rule.policyCount.Load()
-	p := rule.limited(limits, nil)
+	p := rule.limited(limits, unlimitedPolicy)
 	if rule.named.isOpen() {
 		rule.checkName(limits, rule.policyCount.Load() != before)
 	}
@@ -495,16 +495,16 @@ func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
 			limits[i] = err.Nearest()
 		}
 	}
-	nearest := rule.limited(limits, nil)
+	nearest := rule.limited(limits, unlimitedPolicy)
 	if nearest.err == nil {
 		rule.limiter.log.warn(ctx, "limit of Policy lowered", rule.Name, p.err)
 	}
 	return nearest
 }
 
-// limited returns a policy prepared from limits, which replace the limits of base. The policy base
-// may be nil. The rule keeps the policy and returns it again for equal limits. The caller may
-// change the slice later. Limits whose algorithm is not comparable are prepared for each request.
+// limited returns a policy prepared from limits, which replace the limits of base. The rule keeps
+// the policy and returns it again for equal limits. The caller may change the slice later. Limits
+// whose algorithm is not comparable are prepared for each request.
 func (rule *rule) limited(limits []Limit, base *policy) *policy {
 	hash, comparable := hashOf(limits, base)
 	if comparable {
@@ -514,12 +514,8 @@ func (rule *rule) limited(limits []Limit, base *policy) *policy {
 		}
 	}
 	p := &policy{rule: rule, kind: limitedKind, of: slices.Clone(limits), base: base, kept: comparable}
-	var replaced []limit
-	if base != nil {
-		replaced = base.limits
-	}
 	var err error
-	if p.limits, err = rule.limitsOf(p.of, replaced); err != nil {
+	if p.limits, err = rule.limitsOf(p.of, base.limits); err != nil {
 		p.err = rule.fault(fmt.Errorf("%w: %w", quota.ErrLimit, err))
 	}
 	p.inFlight = anyInFlight(p.limits)
@@ -539,7 +535,7 @@ var policySeed = maphash.MakeSeed()
 // hashOf hashes limits and base, the policy that they replace. It returns false if a policy
 // prepared from them cannot be found again by this hash.
 func hashOf(limits []Limit, base *policy) (hash uint64, comparable bool) {
-	if base != nil && base.of != nil && !base.kept {
+	if base.of != nil && !base.kept {
 		return 0, false // base was prepared for this request
 	}
 	hash = maphash.Comparable(policySeed, base)
