@@ -305,7 +305,7 @@ func FailClosed(_ *http.Request, err error) error { return err }
 // the zero Policy unless ForKey returns Unlimited, Denied or Allowed. It returns an error if there
 // is no such rule, or if one of the key's limits is invalid.
 func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
-	r, err := ruleNamed(l.rules, rule)
+	r, err := l.rule(rule)
 	if err != nil {
 		return Policy{}, err
 	}

@@ -90,7 +90,7 @@ func (l *Limiter) Offenses(ctx context.Context, rule, key string) (banned, since
 }
 
 func (l *Limiter) penalized(name string) (*rule, error) {
-	if r, err := ruleNamed(l.rules, name); err == nil && r.penalty != nil {
+	if r, err := l.rule(name); err == nil && r.penalty != nil {
 		return r, nil
 	}
 	return nil, fmt.Errorf("weir: there is no rule %q with a penalty", name)

@@ -726,9 +726,9 @@ func fraction(a, b string) float64 {
 	return float64((h^h>>33)>>11) / (1 << 53)
 }
 
-// ruleNamed returns the rule with the given name, or an error if there is none.
-func ruleNamed(rules []*rule, name string) (*rule, error) {
-	for _, r := range rules {
+// rule returns the rule with the given name, or an error if there is none.
+func (l *Limiter) rule(name string) (*rule, error) {
+	for _, r := range l.rules {
 		if r.Name == name {
 			return r, nil
 		}

@@ -410,7 +410,7 @@ func (t *transport) paused(d *decision) bool {
 // many remaining units the server last reported for the key, but other processes do not. Requests
 // that are already waiting keep their slots, and later requests do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
-	if _, err := ruleNamed(l.rules, rule); err != nil {
+	if _, err := l.rule(rule); err != nil {
 		return err
 	}
 	l.left.Forget(outbound.Key{Rule: rule, Key: storedkey.Of(key)})
