@@ -274,7 +274,7 @@ func decide(t *quota.Transaction, lanes []lane, now int64) error {
 
 // takeStates evaluates charges under any algorithms. The caller holds the locks of the shards.
 func takeStates(t *quota.Transaction, lanes []lane, now int64) error {
-	states := lanes[0].shard.room(len(lanes))
+	states := lanes[0].shard.zeroStates(len(lanes))
 	for i := range lanes {
 		ln := &lanes[i]
 		ln.shard.load(&states[i], ln.slot, now)

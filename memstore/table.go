@@ -69,7 +69,7 @@ func bucketsFor(n int) int { return max(1, (n*17/15+ways-1)/ways) }
 // fingerprint's state. The homes are the same bucket only if the table has just one bucket.
 func (t table) firstHome(id uint64) *bucket { return &t[index(id, len(t))] }
 
-func (t table) second(id uint64) *bucket {
+func (t table) secondHome(id uint64) *bucket {
 	i := index(id*0xff51afd7ed558ccd, len(t)-1)
 	if len(t) > 1 && i >= index(id, len(t)) {
 		i++
@@ -82,10 +82,10 @@ func (t table) otherHome(id uint64, b *bucket) *bucket {
 	if first := t.firstHome(id); first != b {
 		return first
 	}
-	return t.second(id)
+	return t.secondHome(id)
 }
 
-func (t table) homes(id uint64) [2]*bucket { return [...]*bucket{t.firstHome(id), t.second(id)} }
+func (t table) homes(id uint64) [2]*bucket { return [...]*bucket{t.firstHome(id), t.secondHome(id)} }
 
 // find returns the slot of a fingerprint, or nil. The slot stays valid until the next add.
 func (t table) find(id uint64) *slot {
@@ -95,7 +95,7 @@ func (t table) find(id uint64) *slot {
 	if sl := t.firstHome(id).find(id); sl != nil {
 		return sl
 	}
-	return t.second(id).find(id)
+	return t.secondHome(id).find(id)
 }
 
 func (b *bucket) find(id uint64) *slot {
@@ -134,7 +134,7 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	if taken < ways-2 {
 		return one
 	}
-	if two, n := t.second(id).room(now, keep); n < taken {
+	if two, n := t.secondHome(id).room(now, keep); n < taken {
 		return two
 	}
 	return one
@@ -369,9 +369,9 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 	return true
 }
 
-// room returns n zero states for the decision under this lock. Logs in these states stay allocated
-// until the next decision.
-func (sh *shard) room(n int) []quota.State {
+// zeroStates returns n zero states for the decision under this lock. Logs in these states stay
+// allocated until the next decision.
+func (sh *shard) zeroStates(n int) []quota.State {
 	if cap(sh.states) < n {
 		sh.states = make([]quota.State, n)
 	}
