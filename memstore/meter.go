@@ -87,13 +87,7 @@ func (m *meter) spend(d *debt, cost int64) {
 
 // save writes a debt to the slot. The debt already includes the charge that was just made.
 func (m *meter) save(s *slot, d *debt, id uint64, now int64) {
-	rank := int64(someLeft)
-	if m.lacksUnits(d, 1) {
-		rank = noneLeft
-	}
-	if s.reset() > now {
-		rank = max(rank, s.rank())
-	}
+	rank := s.rankAfter(m.lacksUnits(d, 1), now)
 	s.id, s.at, s.a, s.b = id, now, d.units, d.parts
 	s.fate = (now+d.reset)<<fateBits | rank
 }
@@ -176,13 +170,11 @@ func takeMeters(t *quota.Transaction, lanes []lane, now int64, allowed bool) err
 	for i := range lanes {
 		ln, c := &lanes[i], &t.Charges[i]
 		fits := allowed || ln.allows(&ln.debt, c.Cost)
-		switch {
-		case allowed && c.Cost > 0:
+		if allowed && c.Cost > 0 {
 			ln.spend(&ln.debt, c.Cost)
-		case !fits && ln.slot != nil && ln.slot.reset() > now:
-			ln.slot.raise(refusing)
 		}
 		ln.explain(&t.Decisions[i], &ln.debt, now, c.Cost, fits)
+		ln.slot.rankRefusal(&t.Decisions[i], now)
 	}
 	if !allowed {
 		return nil

@@ -52,6 +52,18 @@ func (s *slot) raise(rank int64) {
 	}
 }
 
+// rankAfter returns the rank of the slot after a charge was spent now.
+func (s *slot) rankAfter(none bool, now int64) int64 {
+	rank := int64(someLeft)
+	if none {
+		rank = noneLeft
+	}
+	if s.reset() > now {
+		rank = max(rank, s.rank())
+	}
+	return rank
+}
+
 // rankRefusal gives the slot the rank refusing if d is a refusal. The slot s may be nil, because a
 // key without a state is refused only if the cost exceeds the capacity, and needs no state to be
 // refused again.
@@ -407,13 +419,7 @@ func (sh *shard) save(sl *slot, id uint64, now int64, s *quota.State, d *quota.D
 	if sl == nil {
 		return
 	}
-	rank := int64(someLeft)
-	if d.Remaining == 0 {
-		rank = noneLeft
-	}
-	if sl.reset() > now {
-		rank = max(rank, sl.rank())
-	}
+	rank := sl.rankAfter(d.Remaining == 0, now)
 	b, had, has := s.B, sl.fate&hasLog, int64(0)
 	switch {
 	case len(s.Log) > 0 || s.C != 0:
