@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -216,7 +217,7 @@ func (w *watch) add(p *peek) {
 	if len(w.pending) >= mostPending {
 		return
 	}
-	p.t.Charges[0].Key = string(append([]byte(nil), p.t.Charges[0].Key...))
+	p.t.Charges[0].Key = strings.Clone(p.t.Charges[0].Key)
 	w.pending = append(w.pending, p)
 	if !w.running {
 		w.running = true
