@@ -34,6 +34,9 @@ type (
 	tracker interface {
 		Track(changed func(key string, all bool), current func(at time.Time)) (takeEach func(ts []*Transaction) []error)
 	}
+	watcher interface { // a HybridStore, or a store that contains one
+		Watch(c Charge, done func(d Decision, current func() bool)) bool
+	}
 	payer   interface{ Unpaid() Store }
 	instant interface{ Instant() Store }
 	server  interface{ Server(t *Transaction) string }

@@ -84,7 +84,7 @@ func Breaker(next Store, o BreakerOptions) *BreakerStore {
 		warnOrder(o.Logger, "Breaker is around Fallback, so it opens only if both stores fail")
 	case *HybridStore:
 		warnOrder(o.Logger, "Breaker is around Hybrid, so while it is open, refusals that Hybrid knows are errors")
-	case cacher:
+	case watcher:
 		warnOrder(o.Logger, "Breaker is around a store with Hybrid, such as that of package stack, which has a Breaker, so it opens only if all of its stores fail")
 	}
 	o.Failures = cmp.Or(o.Failures, 5)

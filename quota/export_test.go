@@ -56,6 +56,7 @@ type (
 	Comparer    = comparer
 	Batcher     = batcher
 	Tracker     = tracker
+	Watcher     = watcher
 	Instant     = instant
 	Server      = server
 )

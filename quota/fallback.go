@@ -70,7 +70,7 @@ func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 			warnOrder(o.Logger, "Fallback is around another Fallback, so units of one store may be refunded to another")
 		}
 	}
-	if _, ok := secondary.(cacher); ok {
+	if _, ok := secondary.(watcher); ok {
 		warnOrder(o.Logger, "Fallback has Hybrid around its second store, so it saves calls only in an outage")
 	}
 	if o.OnChange == nil {

@@ -51,7 +51,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch next.(type) {
 	case *FallbackStore:
 		warnOrder(o.Logger, "Hybrid is around Fallback, so for up to 10 s after an outage it refuses what the second store has refused")
-	case cacher:
+	case watcher:
 		warnOrder(o.Logger, "Hybrid is around a store with Hybrid, such as that of package stack, so it saves no calls, "+
 			"and refuses for up to 10 s after an outage what the fallback has refused")
 	case payer:

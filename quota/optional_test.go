@@ -25,6 +25,7 @@ func TestOptional(t *testing.T) {
 		{reflect.TypeFor[quota.Batcher](), reflect.TypeFor[optional.Batcher]()},
 		{reflect.TypeFor[quota.Server](), reflect.TypeFor[optional.Server]()},
 		{reflect.TypeFor[quota.Tracker](), reflect.TypeFor[optional.Tracker]()},
+		{reflect.TypeFor[quota.Watcher](), reflect.TypeFor[optional.Watcher]()},
 		{reflect.TypeFor[quota.Payer](), reflect.TypeFor[optional.Payer]()},
 		{reflect.TypeFor[quota.Instant](), reflect.TypeFor[optional.Instant]()},
 	} {

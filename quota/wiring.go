@@ -15,8 +15,3 @@ func warnOrder(l *slog.Logger, effect string) {
 // loggerOr returns l, or slog.Default() if l is nil. It is called for each line, because a program
 // may change the default later.
 func loggerOr(l *slog.Logger) *slog.Logger { return cmp.Or(l, slog.Default()) }
-
-// A cacher is an optional.Watcher, such as a HybridStore or a store that contains one.
-type cacher interface {
-	Watch(c Charge, done func(d Decision, current func() bool)) bool
-}
