@@ -48,7 +48,7 @@ func Coalesce(next Store) *CoalescedStore {
 	if !ok {
 		warnOrder(nil, "Coalesce is around a store without TakeEach, such as another decorator, so it combines no calls")
 	}
-	return &CoalescedStore{next: next, batcher: batches, most: mostAlone, seed: maphash.MakeSeed(),
+	return &CoalescedStore{next: next, batcher: batches, seed: maphash.MakeSeed(),
 		pool: sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}}
 }
 
@@ -66,7 +66,6 @@ const (
 type CoalescedStore struct {
 	next    Store
 	batcher batcher // next as an optional.Batcher, or nil
-	most    int     // maximum of alone: mostAlone
 	seed    maphash.Seed
 	pool    sync.Pool // of *call
 	shards  [callShards]callShard
@@ -113,7 +112,7 @@ func (c *CoalescedStore) Take(ctx context.Context, t *Transaction) (err error) {
 	c.transactions.Add(1)
 	sh := c.shard(&t.Charges[0])
 	sh.mu.Lock()
-	if sh.running || sh.alone >= c.most || len(sh.waiting) > 0 {
+	if sh.running || sh.alone >= mostAlone || len(sh.waiting) > 0 {
 		sh.mu.Unlock()
 		return c.join(ctx, sh, t)
 	}
@@ -151,7 +150,7 @@ func (c *CoalescedStore) leave(ctx context.Context, sh *callShard, t *Transactio
 // start starts a goroutine that sends the waiting calls, unless one is running already or too
 // many calls are in progress. The caller holds sh.mu.
 func (c *CoalescedStore) start(sh *callShard) {
-	if len(sh.waiting) > 0 && !sh.running && sh.alone < c.most {
+	if len(sh.waiting) > 0 && !sh.running && sh.alone < mostAlone {
 		sh.running = true
 		go c.run(sh) // ends when no call waits
 	}

@@ -8,7 +8,9 @@ func Joined(store *CoalescedStore) Store { return joining{store} }
 
 // Single returns store, which then shares all calls but one at a time.
 func Single(store *CoalescedStore) *CoalescedStore {
-	store.most = 1
+	for i := range store.shards {
+		store.shards[i].alone = mostAlone - 1 // as if so many calls never ended
+	}
 	return store
 }
 
