@@ -151,7 +151,7 @@ func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done i
 			if t.Within > 0 {
 				flags = waited
 			}
-			hash, _ := hashOf(t.plan(i).hash(h.seed), c, t.Within)
+			hash := hashOf(t.plan(i).hash(h.seed), c, t.Within)
 			if b, ok := newBlock(d, hash, t.At.UnixMicro()-done-h.wall, sent, done, p.version, flags); ok {
 				b.id = p.id
 				p.shard.keep(b, p.dropCount)
@@ -210,8 +210,7 @@ func blockRefuses(b *block, c *Charge, limit uint64, within time.Duration, now i
 	if now >= b.until() {
 		return false
 	}
-	charge, queue := hashOf(limit, c, within)
-	if !b.isFor(charge) {
+	if !b.isFor(hashOf(limit, c, within)) {
 		return false
 	}
 	// The RetryAfter of a queue depends on how long the caller is willing to wait. It is valid only
@@ -219,25 +218,31 @@ func blockRefuses(b *block, c *Charge, limit uint64, within time.Duration, now i
 	// until the charge fits. If the caller is willing to wait until then, the wrapped store must
 	// make the decision.
 	waits := b.is(waited)
-	return (within > 0 || !waits) && (within <= 0 || queue || time.Duration(b.until()-now)*time.Microsecond > within)
+	return (within > 0 || !waits) && (within <= 0 || waitsInQueue(c, within) || time.Duration(b.until()-now)*time.Microsecond > within)
 }
 
 // hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge. A block
 // refuses only charges for which all four are equal. The hash depends on a secret hash of the
 // limit, so clients cannot choose a cost that results in the hash of another charge. Different
-// costs under the same limit have different hashes. The second result is true if the algorithm is a
-// Queuer and the caller is willing to wait.
-func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
-	hash = (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
+// costs under the same limit have different hashes.
+func hashOf(limit uint64, c *Charge, within time.Duration) uint64 {
+	hash := (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
 	if c.Headroom > 0 {
 		hash = (hash ^ hash>>32 ^ uint64(c.Headroom)) * 0xd6e8feb86659fd93
 	}
-	if within > 0 {
-		if _, queue = c.Limit.Algorithm.(queuer); queue {
-			hash = (hash ^ hash>>32 ^ uint64(within)) * 0xd6e8feb86659fd93
-		}
+	if waitsInQueue(c, within) {
+		hash = (hash ^ hash>>32 ^ uint64(within)) * 0xd6e8feb86659fd93
 	}
-	return hash, queue
+	return hash
+}
+
+// waitsInQueue reports whether the caller is willing to wait, and the algorithm is a Queuer.
+func waitsInQueue(c *Charge, within time.Duration) bool {
+	if within <= 0 {
+		return false
+	}
+	_, queue := c.Limit.Algorithm.(queuer)
+	return queue
 }
 
 // place returns the shard and the fingerprint of a state, and the hash of the key. It is given the

@@ -197,7 +197,7 @@ func (h *HybridStore) mayRefuse(b *block, s *blockShard, c *Charge, t *Transacti
 	if b.is(tried) || now < from || b.until() < now+watchLeast.Microseconds() {
 		return true
 	}
-	if _, queue := hashOf(0, c, t.Within); !queue && w.ready(key, now) && s.try(b.id) {
+	if !waitsInQueue(c, t.Within) && w.ready(key, now) && s.try(b.id) {
 		peeked := Transaction{Charges: []Charge{*c}, Mode: ModePeek}
 		w.add(&peek{t: peeked, key: key, place: blockPlace{shard: s, id: b.id}, done: h.confirm})
 	}
@@ -287,7 +287,7 @@ func (h *HybridStore) confirm(p *peek, now int64) {
 		p.place.shard.drop(p.place.id)
 		return
 	}
-	hash, _ := hashOf(p.t.plan(0).hash(h.seed), c, 0)
+	hash := hashOf(p.t.plan(0).hash(h.seed), c, 0)
 	b, ok := newBlock(d, hash, p.t.At.UnixMicro()-now-h.wall, p.sent, now, p.version, watched)
 	if ok && d.RetryAfter != Never {
 		b.id = p.place.id
