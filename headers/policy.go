@@ -86,7 +86,6 @@ type Policy struct {
 // A Prepared is a Policy in the form that Writer.Write needs. For every Dialect, it holds the parts
 // of the header fields that are the same in each response.
 type Prepared struct {
-	unit      string
 	of        Policy
 	full      time.Duration // if the algorithm is a meter, the longest time in which the limit refills
 	capacity  int64
@@ -123,7 +122,7 @@ func prepare(p Policy, named []triple) *Prepared {
 	capacity := p.Limit.Capacity()
 	spent := quota.Decision{ResetAfter: quota.Never, NextAfter: p.Limit.Period / time.Duration(p.Limit.Quota)}
 	return &Prepared{
-		of: p, full: p.Limit.FullAfter(&spent), unit: p.Unit, capacity: capacity, named: named,
+		of: p, full: p.Limit.FullAfter(&spent), capacity: capacity, named: named,
 		limit: []string{strconv.FormatInt(capacity, 10)}, resource: []string{p.Resource},
 		policy: []string{IETF.policy(&p)}, older: []string{Draft07.policy(&p)}, remaining: quoted(p.Name) + ";" + remainingParam + "=",
 	}

@@ -62,7 +62,7 @@ func tightest(items []Item, unit string) (tight *Item) {
 	}
 	for i := range items {
 		it := &items[i]
-		if it.Remaining >= 0 && (unit == "" || it.unit == unit) && (tight == nil || it.tighter(tight)) {
+		if it.Remaining >= 0 && (unit == "" || it.of.Unit == unit) && (tight == nil || it.tighter(tight)) {
 			tight = it
 		}
 	}
@@ -182,8 +182,8 @@ func (x *fieldWriter) write(w *Writer, r *Response, items []Item) {
 // writeUnits writes the tightest limit on each unit.
 func (x *fieldWriter) writeUnits(d Dialect, items []Item, at time.Time) {
 	for i := range items {
-		unit := items[i].unit
-		if slices.ContainsFunc(items[:i], func(it Item) bool { return it.unit == unit }) {
+		unit := items[i].of.Unit
+		if slices.ContainsFunc(items[:i], func(it Item) bool { return it.of.Unit == unit }) {
 			continue
 		}
 		if tight := tightest(items, unit); tight != nil {
