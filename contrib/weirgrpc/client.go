@@ -109,9 +109,8 @@ func (c client) do(ctx context.Context, method string, cc *grpc.ClientConn, mess
 	r.Host = cc.CanonicalTarget()
 	r.Host = r.Host[strings.LastIndexByte(r.Host, '/')+1:]
 	res, err := c.transport.RoundTrip(r)
-	refused := (*weir.RefusedError)(nil)
-	switch {
-	case errors.As(err, &refused):
+	switch refused := refusal(err); {
+	case refused != nil:
 		err = &refusedError{cause: refused, answer: answer.Call{Code: int(codes.ResourceExhausted), Message: overLimit}, wait: refused.RetryAfter()}
 	case err != nil && ctx.Err() != nil:
 		err = statusOf(ctx.Err()).Err()
