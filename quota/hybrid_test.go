@@ -324,25 +324,27 @@ func TestHybridBounded(t *testing.T) {
 // each process places keys at random.
 func TestHybridRoom(t *testing.T) {
 	const keys = 10_000
-	for _, maxKeys := range []int{keys, math.MaxInt} {
-		behind := &distant{Store: memstore.New(memstore.Options{})}
-		store := quota.Hybrid(behind, quota.HybridOptions{MaxKeys: maxKeys})
-		limit := algorithms.FixedWindow(1, 24*time.Hour)
-		for range 2 {
+	synctest.Test(t, func(t *testing.T) { // a refusal is remembered for ten seconds
+		for _, maxKeys := range []int{keys, math.MaxInt} {
+			behind := &distant{Store: memstore.New(memstore.Options{})}
+			store := quota.Hybrid(behind, quota.HybridOptions{MaxKeys: maxKeys})
+			limit := algorithms.FixedWindow(1, 24*time.Hour)
+			for range 2 {
+				for i := range keys {
+					take(t, store, 0, quota.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+				}
+			}
+			before := behind.Calls.Load()
 			for i := range keys {
-				take(t, store, 0, quota.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1})
+				if take(t, store, 0, quota.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1}).Allowed() {
+					t.Fatalf("MaxKeys %d, key %d: allowed, want refused", maxKeys, i)
+				}
+			}
+			if called := behind.Calls.Load() - before; called > keys/40 {
+				t.Errorf("MaxKeys %d: %d of %d blocked keys reached the store again, want 1 of 40 at most", maxKeys, called, keys)
 			}
 		}
-		before := behind.Calls.Load()
-		for i := range keys {
-			if take(t, store, 0, quota.Charge{Key: fmt.Sprint(i), Limit: limit, Cost: 1}).Allowed() {
-				t.Fatalf("MaxKeys %d, key %d: allowed, want refused", maxKeys, i)
-			}
-		}
-		if called := behind.Calls.Load() - before; called > keys/40 {
-			t.Errorf("MaxKeys %d: %d of %d blocked keys reached the store again, want 1 of 40 at most", maxKeys, called, keys)
-		}
-	}
+	})
 }
 
 // TestHybridManyAlgorithms: refusals of many different algorithms are remembered.
