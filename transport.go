@@ -264,11 +264,12 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 			// A limit that is a queue counts a pause as if it were requests ahead, so the queue may
 			// be full.
 			paused := d.why.Reason == ReasonPause
-			if paused && d.why.RetryAfter <= time.Until(giveUp) && l.waitOut(d, d.why.RetryAfter) {
-				continue
-			}
-			if paused {
+			waited := paused && d.why.RetryAfter <= time.Until(giveUp) && l.waitOut(d, d.why.RetryAfter)
+			if paused && (!waited || d.Err() != nil) {
 				l.notify(d)
+			}
+			if waited {
+				continue
 			}
 			l.check(d, nil)
 			return nil, l.refusedError(d)

@@ -322,6 +322,29 @@ func TestUnpause(t *testing.T) {
 	}
 }
 
+// TestCancelInPause: if the caller gives up while its request waits until the server's units are reset, Observe
+// receives the refusal, once.
+func TestCancelInPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reasons []weir.Reason
+		rule := weir.Rule{Name: "api", Key: weir.Global(), Unit: "tokens", Cost: costs(10), Limits: []weir.Limit{algorithms.FixedWindow(100, time.Hour)}}
+		l := must(t, memory(), weir.Options{MaxWait: time.Minute, Rules: []weir.Rule{rule}, Observe: func(e weir.Event) { reasons = append(reasons, e.Refusal.Reason) }})
+		client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) {
+			return response(200, "X-Ratelimit-Remaining-Tokens", "5", "X-Ratelimit-Reset-Tokens", "30s"), nil
+		})})}
+		if _, err := client.Get("http://example.com/"); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Second, cancel)
+		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil)
+		_, err := client.Do(r)
+		if want := []weir.Reason{0, weir.ReasonPause}; !errors.Is(err, context.Canceled) || !slices.Equal(reasons, want) {
+			t.Errorf("got %v and events with the reasons %v, want %v and %v", err, reasons, context.Canceled, want)
+		}
+	})
+}
+
 // TestUnpauseLongKey: Unpause also forgets what a server has last said of a key that the store keeps as a
 // digest.
 func TestUnpauseLongKey(t *testing.T) {
