@@ -155,6 +155,7 @@ func (f *File) check() error {
 		return errors.New("config: Options.Secret has only zero bytes; want bytes chosen at random")
 	}
 	probe := f.o.Limiter
+	probe.Logger = slog.New(slog.DiscardHandler) // a warning comes from the Limiters of the file
 	probe.Rules = []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}
 	_, err := weir.New(memstore.New(memstore.Options{}), probe) // only New checks the options; with f.store, other processes would see the test rule
 	return err

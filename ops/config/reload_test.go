@@ -603,6 +603,16 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// TestWarnedOnce: a warning about Options.Limiter comes from the Limiter of a handler, and not from Open, too.
+func TestWarnedOnce(t *testing.T) {
+	var log weirtest.Log
+	o := Options{Limiter: weir.Options{MaxWaiting: 500, Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+	newPage(t, limitOf(1), o).Handler("a")
+	if n := strings.Count(log.String(), "MaxWaiting without MaxWait"); n != 1 {
+		t.Errorf("got %d lines, want 1:\n%s", n, log.String())
+	}
+}
+
 // TestCredentialsReloaded: a reload by Reload warns too, once for each changed file.
 func TestCredentialsReloaded(t *testing.T) {
 	var log weirtest.Log
