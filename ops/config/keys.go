@@ -240,6 +240,12 @@ func (d *decoder) key(n ast.Node, what string) key {
 
 // always reports whether every request has a key of k.
 func (k key) always() bool {
+	switch k.kind {
+	case kindJoined, kindHashed:
+		return !slices.ContainsFunc(k.parts, func(part key) bool { return !part.always() })
+	case kindFirst:
+		return slices.ContainsFunc(k.parts, key.always)
+	}
 	return k.kind == kindIP || k.text == "global" || k.text == "method" || k.text == "route"
 }
 

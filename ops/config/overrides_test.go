@@ -229,6 +229,7 @@ func TestHashedKeys(t *testing.T) {
 func TestFirstOfIP(t *testing.T) {
 	for keys, want := range map[string]string{
 		"ip, user": "ip", "user, 'ip:24/48', user": "ip:24/48", "method, ip": "method", "user, ip": "", "'header:Host', ip": "",
+		"'hashed:ip', user": "hashed ip", "[ip, method], user": "ip + method", "[ip, user], ip": "", "{first-of: [user, ip]}, user": "first of (user, ip)",
 	} {
 		_, err := open("limits: [{name: a, key: {first-of: ["+keys+"]}, config: [{limit: 1, period: 1h}]}]", testOptions)
 		if text := "first-of: every request has the key " + want + ", so the keys after it are never used"; (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), text) {
