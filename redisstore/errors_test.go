@@ -87,8 +87,8 @@ func checkDiscreet(t *testing.T, c quota.Charge, err error, secret string) {
 	}
 }
 
-// TestForeignKey: if the value of one of several keys has another type, the error names the rule and
-// the limit of that key, or says that they are one of several.
+// TestForeignKey: if the value of one of several keys has another type or is damaged, the error names the rule
+// and the limit of that key, or says that they are one of several.
 func TestForeignKey(t *testing.T) {
 	rdb, store := open(t)
 	tx := &quota.Transaction{Charges: []quota.Charge{
@@ -108,6 +108,22 @@ func TestForeignKey(t *testing.T) {
 				t.Errorf("charge %d, mode %d: got error %v, want %q", i, mode, err, want)
 			}
 		}
+	}
+
+	tx.Mode = quota.ModeSpend
+	rdb.FlushDB(t.Context())
+	if err := store.Take(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	log := store.Key(&tx.Charges[1])
+	text, err := rdb.HGet(t.Context(), log, "h").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb.HSet(t.Context(), log, "h", text[:strings.Index(text, ";")+9]) // the line of the script that reads the rest names no key
+	const want = `redisstore: rule "api": limit "1m" (gcra): or another limit of the request: its state in Redis can't be read`
+	if err := store.Take(t.Context(), tx); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("a damaged log: got error %v, want %q", err, want)
 	}
 }
 

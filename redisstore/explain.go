@@ -181,15 +181,19 @@ func (s *Store) blame(e *eval, err error) error {
 			c = &e.ts[0].Charges[e.values[n-1].charges[0]]
 		}
 	}
-	switch what := s.misconfigured(quoted); {
+	what := s.misconfigured(quoted)
+	switch {
 	case what != "":
 		return &unusable{what, quoted}
-	case !foreign:
-		return faultOf(c, unreadable+": "+quoted.Error())
-	case n == 0 && len(e.values) > 1:
-		return faultOf(c, "or another limit of the request: Redis answers: "+err.Error())
+	case foreign:
+		what = "Redis answers: " + err.Error()
+	default:
+		what = unreadable + ": " + quoted.Error()
 	}
-	return faultOf(c, "Redis answers: "+err.Error())
+	if n == 0 && len(e.values) > 1 {
+		what = "or another limit of the request: " + what
+	}
+	return faultOf(c, what)
 }
 
 // If a Lua error contains a line number, quoteLine adds that line of the script to the error.
