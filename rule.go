@@ -295,7 +295,7 @@ type policy struct {
 	err      error   // not nil if a limit is invalid
 
 	of   []Limit // the limits from which the policy was prepared
-	base *policy // the policy whose limits this policy replaces
+	base *policy // the policy whose limits this policy replaces; nil in rule.own
 	kept bool    // the rule's policies contains this policy
 }
 

@@ -83,8 +83,9 @@ func (o *TransportOptions) complete() error {
 //
 // Response header fields may also report how many units of another kind, such as tokens, remain.
 // Until these units are reset (but for no longer than MaxPause), a request that costs more than the
-// remaining units waits or is refused. Other processes are not affected. Each request that is sent
-// reduces the remaining units by its cost.
+// remaining units waits or is refused. Observe receives the refusal only if the request is not
+// sent. Other processes are not affected. Each request that is sent reduces the remaining units by
+// its cost.
 //
 // Use a key that distinguishes hosts, such as ByHeader("Host"). If several hosts share a key, as
 // with Global, a pause requested by one host stops the requests to all of them.

@@ -188,9 +188,9 @@ var (
 const mostMade = 10
 
 // checkWiring logs a warning if a period is probably a number without a unit, if requests never
-// wait in a queue, or if a penalty bans all clients. It also logs a warning if Limiters are created
-// repeatedly for the same rule, or if another Limiter with the same store has a rule with the same
-// name but different limits.
+// wait in a queue or MaxWaiting has no effect, or if a penalty bans all clients. It also logs a
+// warning if Limiters are created repeatedly for the same rule, or if another Limiter with the same
+// store has a rule with the same name but different limits.
 func (l *Limiter) checkWiring() {
 	log := loggerOr(l.o.Logger)
 	if l.o.MaxWaiting > 0 && l.o.MaxWait == 0 && sparse.Reloads.Load() == 0 {
