@@ -197,21 +197,7 @@ func (l *Limiter) checkWiring() {
 		log.Warn("weir: option MaxWaiting without MaxWait", "effect", "no request waits", "fix", "set MaxWait")
 	}
 	for _, r := range l.rules {
-		if r.global && r.Penalty != nil {
-			log.Warn("weir: penalty of a key that all clients share", "rule", r.Name,
-				"effect", "the refusals of one client ban all of them", "fix", "set the Penalty in a rule with a key for each client, such as ByIP")
-		}
-		for i := range r.own.limits {
-			x := &r.own.limits[i]
-			if _, queue := x.Algorithm.(optional.Queuer); queue && l.o.MaxWait == 0 {
-				log.Warn("weir: leaky bucket without MaxWait", "rule", r.Name, "limit", x.Name,
-					"effect", "it refuses like a token bucket, and no request waits", "fix", "set MaxWait, or use TokenBucket or GCRA")
-			}
-			if x.Period < time.Millisecond {
-				log.Warn("weir: period of a limit below a millisecond", "rule", r.Name,
-					"limit", x.Name, "period", period.Rounded(x.Period), "likely", "a time.Duration without a unit counts nanoseconds")
-			}
-		}
+		r.checkWiring(log)
 	}
 	if name := l.rules[0].Name; sparse.Reloads.Load() == 0 && limitersMade.Add(name, mostMade, time.Now()) {
 		log.Warn("weir: ten limiters of one rule made within a minute", "rule", name,
@@ -228,6 +214,25 @@ func (l *Limiter) checkWiring() {
 	}
 	made.limiters[made.n%len(made.limiters)] = weak.Make(l)
 	made.n++
+}
+
+// checkWiring logs the warnings of Limiter.checkWiring that concern a single rule.
+func (r *rule) checkWiring(log *slog.Logger) {
+	if r.global && r.Penalty != nil {
+		log.Warn("weir: penalty of a key that all clients share", "rule", r.Name,
+			"effect", "the refusals of one client ban all of them", "fix", "set the Penalty in a rule with a key for each client, such as ByIP")
+	}
+	for i := range r.own.limits {
+		x := &r.own.limits[i]
+		if _, queue := x.Algorithm.(optional.Queuer); queue && r.limiter.o.MaxWait == 0 {
+			log.Warn("weir: leaky bucket without MaxWait", "rule", r.Name, "limit", x.Name,
+				"effect", "it refuses like a token bucket, and no request waits", "fix", "set MaxWait, or use TokenBucket or GCRA")
+		}
+		if x.Period < time.Millisecond {
+			log.Warn("weir: period of a limit below a millisecond", "rule", r.Name,
+				"limit", x.Name, "period", period.Rounded(x.Period), "likely", "a time.Duration without a unit counts nanoseconds")
+		}
+	}
 }
 
 var timeoutHandler = reflect.TypeOf(http.TimeoutHandler(nil, 0, ""))
