@@ -487,7 +487,7 @@ func (l *Limiter) observe(d *decision) {
 
 // report logs the error of a decision, and calls Observe. If all of a request's rules are in
 // shadow, Observe receives only the decision under these rules. If a pause refuses the request, it
-// may wait for the end of the pause, so transport.admit calls notify if the request is not sent.
+// may wait for the end of the pause, so waitOutPause calls notify if the request is not sent.
 func (l *Limiter) report(d *decision) {
 	switch {
 	case d.err == nil && d.why.Reason == 0 && len(d.tx.Charges) == 0 && d.shadow != nil:

@@ -262,14 +262,7 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 		case err != nil:
 			return nil, err
 		case d.refused():
-			// A limit that is a queue counts a pause as if it were requests ahead, so the queue may
-			// be full.
-			paused := d.why.Reason == ReasonPause
-			waited := paused && d.why.RetryAfter <= time.Until(giveUp) && l.waitOut(d, d.why.RetryAfter)
-			if paused && (!waited || d.Err() != nil) {
-				l.notify(d)
-			}
-			if waited {
+			if t.waitOutPause(d, giveUp) {
 				continue
 			}
 			l.check(d, nil)
@@ -280,6 +273,21 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 			return d, nil
 		}
 	}
+}
+
+// waitOutPause waits until the pause that refuses the request is over. It returns false if no pause
+// refuses the request, or if the request must not wait. A limit that is a queue counts a pause as if
+// it were requests ahead, so the queue may be full. Observe receives only the refusal of a request
+// that will not be sent.
+func (t *transport) waitOutPause(d *decision, giveUp time.Time) bool {
+	if d.why.Reason != ReasonPause {
+		return false
+	}
+	waited := d.why.RetryAfter <= time.Until(giveUp) && t.l.waitOut(d, d.why.RetryAfter)
+	if !waited || d.Err() != nil {
+		t.l.notify(d)
+	}
+	return waited
 }
 
 // waitToRetry waits before the next call to a store that has failed. It returns false if the error
