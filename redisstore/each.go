@@ -51,7 +51,7 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 		}
 		e := last[storedkey.Of(t.Charges[0].Key)]
 		if e == nil || !e.canJoin(t) {
-			e = &eval{within: longestWait(t)}
+			e = &eval{}
 			evals = append(evals, e)
 			for j := range t.Charges {
 				last[storedkey.Of(t.Charges[j].Key)] = e

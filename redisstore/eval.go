@@ -56,7 +56,7 @@ func (s *Store) take(ctx context.Context, t *quota.Transaction) error {
 func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
 	var beyond []int64
 	for range 2 + 2*len(t.Charges) {
-		e := &eval{ts: []*quota.Transaction{t}, within: longestWait(t)}
+		e := &eval{ts: []*quota.Transaction{t}}
 		if err := s.prepare(e, beyond...); err != nil {
 			return err
 		}
@@ -83,9 +83,8 @@ const mostCharges = 10_000
 
 // An eval represents one run of a script that evaluates transactions with equal charges.
 type eval struct {
-	ts     []*quota.Transaction
-	of     []int // the indexes of the transactions in the batch
-	within int64 // see longestWait
+	ts []*quota.Transaction
+	of []int // the indexes of the transactions in the batch
 
 	*script
 	values []value
@@ -168,12 +167,7 @@ func (s *Store) valuesOf(t *quota.Transaction) []value {
 // see generate. Otherwise, general.lua must evaluate e.
 func (e *eval) direct() bool {
 	t := e.ts[0]
-	switch {
-	case len(e.ts) > 1: // the charges are spent several times
-		return false
-	case e.within < 0 || t.Mode != quota.ModeSpend: // another mode
-		return false
-	case len(t.Cancels) > 0: // a reservation is undone
+	if several, undoes := len(e.ts) > 1, len(t.Cancels) > 0; several || undoes || t.Mode != quota.ModeSpend {
 		return false
 	}
 	spends := false
@@ -196,7 +190,7 @@ func (e *eval) costOf(v *value) (cost int64, ok bool) {
 		switch {
 		case c.Cost <= 0 && isLog(c.Limit.Algorithm): // logs.lua can only spend
 			return 0, false
-		case c.Cost > 0 && queues && e.within > 0: // waits in a queue
+		case c.Cost > 0 && queues && longestWait(e.ts[0]) > 0: // waits in a queue
 			return 0, false
 		case c.Cost != 0 && cost != 0 && c.Cost != cost:
 			return 0, false
@@ -252,7 +246,7 @@ func (e *eval) numbers(v *value) []byte {
 		}
 		cost = cmp.Or(cost, charge.Cost)
 	}
-	return pack(b, cost, e.within)
+	return pack(b, cost, longestWait(e.ts[0]))
 }
 
 // rows returns the last argument that general.lua reads.
@@ -266,7 +260,7 @@ func (e *eval) rows() (rows []byte) {
 	if len(t.Cancels) > 0 {
 		width = 15
 	}
-	rows = pack(make([]byte, 0, 8*(3+len(e.values)+width*len(t.Charges))), e.within, times, int64(width))
+	rows = pack(make([]byte, 0, 8*(3+len(e.values)+width*len(t.Charges))), longestWait(t), times, int64(width))
 	for _, v := range e.values {
 		rows = pack(rows, int64(len(v.charges)))
 	}

@@ -18,7 +18,7 @@ func (s *Store) SetClock(clock func() time.Time) { s.clock, s.queue.clock = cloc
 
 // Hash returns the hash by which Redis knows the script of a transaction.
 func (s *Store) Hash(t *quota.Transaction) (string, error) {
-	e := &eval{ts: []*quota.Transaction{t}, within: longestWait(t)}
+	e := &eval{ts: []*quota.Transaction{t}}
 	if err := t.Validate(); err != nil {
 		return "", err
 	}

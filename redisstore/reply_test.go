@@ -230,7 +230,7 @@ func askAllForms(t *testing.T, reply string, value any, err error) {
 		}
 	}
 	for _, tx := range asked() {
-		explain("Take", &eval{ts: []*quota.Transaction{tx}, within: longestWait(tx)})
+		explain("Take", &eval{ts: []*quota.Transaction{tx}})
 	}
 	explain("a batch", &eval{ts: []*quota.Transaction{asked()[0], asked()[0], asked()[0]}})
 	_, _, _, _ = readOverrides(answer().StringSlice())

@@ -71,7 +71,7 @@ func (k *tracker) takeEach(ts []*quota.Transaction) []error {
 	ctx = queue.WithBudget(ctx, 2*queue.ConnectTime) // for sendAgain
 	conns := map[*tracking.Conn][]*eval{}
 	for i, t := range ts {
-		e := &eval{ts: []*quota.Transaction{t}, of: []int{i}, within: peek}
+		e := &eval{ts: []*quota.Transaction{t}, of: []int{i}}
 		if errs[i] = t.Validate(); errs[i] == nil {
 			errs[i] = k.store.prepare(e)
 		}
@@ -215,10 +215,7 @@ func helloOf(ctx context.Context, o *redis.Options) ([]any, error) {
 	if password == "" {
 		return []any{"hello", 3}, nil
 	}
-	if user == "" {
-		user = "default"
-	}
-	return []any{"hello", 3, "auth", user, password}, nil
+	return []any{"hello", 3, "auth", cmp.Or(user, "default"), password}, nil
 }
 
 // proven reports a time before which all changes have been reported, on every connection that
