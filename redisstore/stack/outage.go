@@ -165,8 +165,8 @@ func (o *outageLog) over() {
 }
 
 // fallback returns a fallback that does not log outages itself, because o logs them.
-func (o *outageLog) fallback(primary, memory quota.Store) (f *quota.FallbackStore) {
-	f = quota.Fallback(primary, memory, quota.FallbackOptions{
+func (o *outageLog) fallback(primary, memory quota.Store) *quota.FallbackStore {
+	return quota.Fallback(primary, memory, quota.FallbackOptions{
 		Logger: slog.New(slog.DiscardHandler),
 		OnChange: func(active bool, err error) {
 			if active {
@@ -176,7 +176,6 @@ func (o *outageLog) fallback(primary, memory quota.Store) (f *quota.FallbackStor
 			}
 		},
 	})
-	return f
 }
 
 // breaker returns a breaker around the store redis, whose outages o logs. The breaker itself logs
