@@ -139,7 +139,7 @@ func openRules(path string, store weir.Store, o config.Options) (rules *config.F
 
 // proxy returns the handler for clients. The handler forwards requests to upstream if the rules
 // allow them, and answers /rate_limit with the quota of the client.
-func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
+func (g *gateway) proxy(upstream *url.URL) http.Handler {
 	quotas := g.rateLimit()
 	failures := sparse.Logger(g.logger)
 	forward := weir.KeepHeaders(&httputil.ReverseProxy{
@@ -185,7 +185,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	}))
 	// A ServeMux would redirect paths that are not clean, but the upstream must get them unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w, r, client := withSlowClient(w, r, o.readTimeout, o.bodyPause)
+		w, r, client := withSlowClient(w, r, g.o.readTimeout, g.o.bodyPause)
 		defer client.end()
 		switch {
 		case r.URL.Path == "/rate_limit":

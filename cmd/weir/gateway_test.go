@@ -54,7 +54,7 @@ func start(t *testing.T, limit int) (g *gateway, path string) {
 	path = filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, path, limit)
 	store := memstore.New(memstore.Options{})
-	g, err := newGateway(&options{limits: path, recorder: watch.NewRecorder(1000, 100_000)}, &stores{store: store}, overrides.NewLive(overrides.LiveOptions{}), slog.New(slog.DiscardHandler))
+	g, err := newGateway(&options{limits: path, readTimeout: time.Minute, bodyPause: time.Minute, recorder: watch.NewRecorder(1000, 100_000)}, &stores{store: store}, overrides.NewLive(overrides.LiveOptions{}), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+	server := httptest.NewServer(g.proxy(to))
 	defer server.Close()
 	for _, tt := range []struct {
 		from, path, forwarded string
@@ -164,7 +164,7 @@ func TestPathsUnchanged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+		server := httptest.NewServer(g.proxy(to))
 		defer server.Close()
 		for _, path := range paths {
 			conn, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -199,7 +199,7 @@ func TestSpacesInPath(t *testing.T) {
 	if r.URL, err = url.ParseRequestURI(r.RequestURI); err != nil {
 		t.Fatal(err)
 	}
-	g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}).ServeHTTP(w, r)
+	g.proxy(to).ServeHTTP(w, r)
 	if got, want := w.Body.String(), "/a%20HTTP/1.1%7C%2F?b%20c%20HTTP/1.1"; got != want {
 		t.Errorf("got %d %s, want %s", w.Code, got, want)
 	}
@@ -226,7 +226,7 @@ func TestAnswersUnchanged(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	server := httptest.NewServer(g.proxy(&url.URL{Scheme: "http", Host: upstream.Addr().String()}, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+	server := httptest.NewServer(g.proxy(&url.URL{Scheme: "http", Host: upstream.Addr().String()}))
 	defer server.Close()
 	for _, tt := range []struct {
 		answer string
@@ -266,7 +266,7 @@ func TestUpstreamForwarded(t *testing.T) {
 	}))
 	defer upstream.Close()
 	to, _ := url.Parse(upstream.URL)
-	server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+	server := httptest.NewServer(g.proxy(to))
 	defer server.Close()
 	own := strings.TrimPrefix(server.URL, "http://")
 	for _, tt := range []struct {
@@ -293,7 +293,7 @@ func TestRateLimitIsLimited(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer upstream.Close()
 	to, _ := url.Parse(upstream.URL)
-	server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+	server := httptest.NewServer(g.proxy(to))
 	defer server.Close()
 	client, began, statuses := from(t, "127.0.0.1"), time.Now(), map[int]int{}
 	for range 200 {
@@ -540,7 +540,7 @@ func TestSparseLines(t *testing.T) {
 	log := &weirtest.Log{}
 	g.logger = slog.New(slog.NewTextHandler(log, nil))
 	gone, _ := url.Parse("http://127.0.0.1:1")
-	proxy, internal := httptest.NewServer(g.proxy(gone, &options{readTimeout: time.Minute, bodyPause: time.Minute})), httptest.NewServer(g.internal())
+	proxy, internal := httptest.NewServer(g.proxy(gone)), httptest.NewServer(g.internal())
 	defer proxy.Close()
 	defer internal.Close()
 	began := time.Now()
@@ -635,7 +635,7 @@ func TestUpstreamFields(t *testing.T) {
 	}))
 	defer upstream.Close()
 	to, _ := url.Parse(upstream.URL)
-	server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+	server := httptest.NewServer(g.proxy(to))
 	defer server.Close()
 	want := `["client/requests";q=20;w=60, "writes";q=1000;w=60] []`
 	for _, expect := range []string{"", "100-continue"} {
@@ -672,7 +672,7 @@ func TestUpstreamConnections(t *testing.T) {
 	upstream.Start()
 	defer upstream.Close()
 	to, _ := url.Parse(upstream.URL)
-	proxy := g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute})
+	proxy := g.proxy(to)
 	for range 3 {
 		var running sync.WaitGroup
 		for range many {

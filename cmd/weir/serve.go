@@ -137,7 +137,7 @@ func (s *service) background(ctx context.Context, g *gateway, live *overrides.Li
 func (s *service) listen(g *gateway) error {
 	if s.o.upstream != "" {
 		to, _ := url.Parse(s.o.upstream) // options.check has parsed this URL
-		if err := s.http("addr", s.o.addr, 0, g.proxy(to, s.o)); err != nil {
+		if err := s.http("addr", s.o.addr, 0, g.proxy(to)); err != nil {
 			return err
 		}
 	}

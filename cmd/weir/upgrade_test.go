@@ -75,7 +75,7 @@ func TestUpgrade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(g.proxy(to, &options{readTimeout: 1e9, bodyPause: 1e9}))
+	server := httptest.NewServer(g.proxy(to))
 	defer server.Close()
 	for _, tt := range upgrades {
 		if got := upgrade(t, server.URL, tt.protocols...); got != tt.status {
