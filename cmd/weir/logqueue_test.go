@@ -61,7 +61,7 @@ func TestLogQueue(t *testing.T) {
 // TestUnreadLog: a log that nobody reads holds up neither requests, nor /readyz in an outage, nor the end
 // of the process.
 func TestUnreadLog(t *testing.T) {
-	limits, addr := filepath.Join(t.TempDir(), "limits.yaml"), redistest.FreeAddr(t)
+	limits, addr := filepath.Join(t.TempDir(), "limits.yaml"), redistest.FreeAddr()
 	writeLimits(t, limits, 1)
 	r, unread := io.Pipe()
 	defer r.Close()
@@ -115,7 +115,7 @@ func TestLinesOfNetHTTP(t *testing.T) {
 		}
 		_, _ = conn.Read(make([]byte, 1)) // a request that net/http sends before it sees the rest gets no answer
 	})
-	limits, addr := filepath.Join(t.TempDir(), "limits.yaml"), redistest.FreeAddr(t)
+	limits, addr := filepath.Join(t.TempDir(), "limits.yaml"), redistest.FreeAddr()
 	writeLimits(t, limits, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)

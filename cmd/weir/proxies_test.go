@@ -51,7 +51,7 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 		}
 	}))
 	t.Cleanup(upstream.Close)
-	ln, err := net.Listen("tcp", redistest.FreeAddr(t)) // which nobody else gets while TestRollingRestart has closed it
+	ln, err := net.Listen("tcp", redistest.FreeAddr()) // which nobody else gets while TestRollingRestart has closed it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 	p.internal.Start()
 	t.Cleanup(p.internal.Close)
 	host := func(s *httptest.Server) string { return s.Listener.Addr().String() }
-	address := redistest.FreeAddr(t)
+	address := redistest.FreeAddr()
 	run(t, strings.NewReplacer("127.0.0.1:9090", host(p.internal), "127.0.0.1:9000", host(upstream),
 		"127.0.0.1:8000", address, "localhost:8000", address))
 	p.base = "http://" + address
@@ -398,7 +398,7 @@ func TestRollingRestart(t *testing.T) {
 	const limit = 20
 	var second restarting
 	p := behind(t, limit, func(t *testing.T, ports *strings.Replacer) {
-		second.addr = redistest.FreeAddr(t)
+		second.addr = redistest.FreeAddr()
 		sample, err := os.ReadFile("nginx.conf")
 		if err != nil {
 			t.Fatal(err)

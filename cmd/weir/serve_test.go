@@ -721,7 +721,7 @@ func TestRedisTLS(t *testing.T) {
 	writeLimits(t, path, 1)
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	redistest.Certificate(t, cert, key)
-	_, port, _ := net.SplitHostPort(redistest.FreeAddr(t))
+	_, port, _ := net.SplitHostPort(redistest.FreeAddr())
 	server := redistest.Server(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
 	for _, tt := range []struct {
 		args []string

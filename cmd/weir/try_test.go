@@ -106,7 +106,7 @@ func TestLogsOfServers(t *testing.T) {
 	}
 	for name, run := range servers {
 		t.Run(name, func(t *testing.T) {
-			dir, address := t.TempDir(), redistest.FreeAddr(t)
+			dir, address := t.TempDir(), redistest.FreeAddr()
 			log := filepath.Join(dir, "access.log")
 			run(t, address, log)
 			up := func() bool {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,7 +39,7 @@ func Proxy(t testing.TB, upstream string) *FaultProxy {
 	p := &FaultProxy{t: t, upstream: upstream, conns: map[net.Conn]bool{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	for range 10 {
-		p.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(nextPort()))
+		p.addr = FreeAddr()
 		if err := p.listen(); err == nil {
 			t.Cleanup(p.Close)
 			return p

@@ -182,7 +182,7 @@ func run(t *testing.T, interval string, programs ...*program) string {
 			t.Fatal(err)
 		}
 	}
-	addr := redistest.FreeAddr(t)
+	addr := redistest.FreeAddr()
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)

@@ -83,7 +83,7 @@ type plane struct {
 
 // newPlane returns a plane that does not listen yet.
 func newPlane(t *testing.T) *plane {
-	return &plane{cache: cache.NewSnapshotCache(false, cache.IDHash{}, nil), addr: redistest.FreeAddr(t)}
+	return &plane{cache: cache.NewSnapshotCache(false, cache.IDHash{}, nil), addr: redistest.FreeAddr()}
 }
 
 // start listens on the address of p, which stays the same.
