@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -551,29 +552,27 @@ func TestSwap(t *testing.T) {
 
 // TestWatch: Watch loads a changed file by itself, and logs a mistake once.
 func TestWatch(t *testing.T) {
-	c := dial(t, "domain: d", memstore.New(memstore.Options{}), Options{})
-	var log weirtest.Log
-	c.s.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan bool)
-	go func() { c.s.Watch(ctx); close(done) }()
-	eventually := func(what string, ok func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("not in time: ", what)
-			}
+	synctest.Test(t, func(t *testing.T) { // in which Watch reads no file that is only half written
+		var log weirtest.Log
+		path := write(t, filepath.Join(t.TempDir(), "f.yaml"), "domain: d")
+		s, err := NewService(memstore.New(memstore.Options{}), Options{Path: path, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	write(t, c.s.o.Path, "domain: [")
-	eventually("a mistake", func() bool { return value(t, c.s.failures) == 1 })
-	write(t, c.s.o.Path, "domain: e")
-	eventually("a change", func() bool { return c.s.config.Load().domains["e"] != nil })
-	cancel()
-	<-done
-	if got := log.String(); strings.Count(got, "not reloaded") != 1 || !strings.Contains(got, "f.yaml:1:") {
-		t.Errorf("got the log\n%s", got)
-	}
+		go s.Watch(t.Context())
+		write(t, path, "domain: [")
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if got := log.String(); value(t, s.failures) != 1 || strings.Count(got, "not reloaded") != 1 || !strings.Contains(got, "f.yaml:1:") {
+			t.Errorf("a mistake: got %d failures and the log\n%s", value(t, s.failures), got)
+		}
+		write(t, path, "domain: e")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if s.config.Load().domains["e"] == nil || value(t, s.failures) != 1 {
+			t.Errorf("a change: got %d failures and the log\n%s", value(t, s.failures), &log)
+		}
+	})
 }
 
 // TestConcurrent: concurrent calls of two services that share a store are answered with OK
