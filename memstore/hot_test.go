@@ -253,7 +253,7 @@ func TestHotAllocates(t *testing.T) {
 			s.shards[0].lock(0)
 			s.shards[0].mu.Unlock()
 		}
-		if n := testing.AllocsPerRun(1, refuse); n != c.want {
+		if n := testing.AllocsPerRun(10, refuse); n != c.want {
 			t.Errorf("keys %q: got %v allocations for 1000 refusals, want %v", c.keys, n, c.want)
 		}
 	}
