@@ -1,11 +1,9 @@
 package redisstore
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -19,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore/internal/queue"
@@ -39,43 +38,16 @@ func clientOf(reply []byte) *redis.Client {
 }
 
 func replyTo(conn net.Conn, reply []byte) {
-	defer conn.Close()
-	r := bufio.NewReader(conn)
-	for {
-		line, err := r.ReadString('\n')
-		if err != nil || line[0] != '*' {
-			return
-		}
-		var n int
-		name := ""
-		fmt.Sscanf(line, "*%d", &n)
-		for i := range n {
-			line, err := r.ReadString('\n')
-			if err != nil {
-				return
-			}
-			var size int
-			fmt.Sscanf(line, "$%d", &size)
-			arg := make([]byte, size+2)
-			if _, err := io.ReadFull(r, arg); err != nil {
-				return
-			}
-			if i == 0 {
-				name = string(arg[:size])
-			}
-		}
-		answer := reply
-		switch name {
-		case "hello":
-			answer = []byte("-ERR unknown command\r\n")
-		case "time":
-			answer = []byte("*2\r\n$10\r\n1700000000\r\n$1\r\n1\r\n")
-		}
+	redistest.Answer(conn, func(args []string) string {
 		time.Sleep(100 * time.Microsecond) // the clock of a bubble goes on only while all sleep
-		if _, err := conn.Write(answer); err != nil {
-			return
+		switch args[0] {
+		case "hello":
+			return "-ERR unknown command\r\n"
+		case "time":
+			return "*2\r\n$10\r\n1700000000\r\n$1\r\n1\r\n"
 		}
-	}
+		return string(reply)
+	})
 }
 
 // bulk returns a reply with the given text.

@@ -24,13 +24,14 @@ func Fake(t testing.TB, answer func(args []string) string) (addr string) {
 			if err != nil {
 				return
 			}
-			go answerAll(conn, answer)
+			go Answer(conn, answer)
 		}
 	}()
 	return ln.Addr().String()
 }
 
-func answerAll(conn net.Conn, answer func(args []string) string) {
+// Answer answers the commands of one connection, which may be one end of a net.Pipe, as Fake does.
+func Answer(conn net.Conn, answer func(args []string) string) {
 	defer conn.Close()
 	r := bufio.NewReader(conn)
 	for {
